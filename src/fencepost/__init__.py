@@ -1,0 +1,1 @@
+"""fencepost: a transactional outbox for PostgreSQL."""

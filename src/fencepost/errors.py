@@ -1,0 +1,76 @@
+"""Every exception that fencepost raises, and the three that a publisher raises to classify a failure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class FencepostError(Exception):
+    """The base of everything fencepost raises on its own account."""
+
+
+class ConfigError(FencepostError):
+    """A setting cannot work. The message names the setting and the remedy."""
+
+
+class EmbeddedError(FencepostError):
+    """The embedded PostgreSQL could not be started, reached or stopped. The message names the remedy."""
+
+
+class InvalidMessage(FencepostError, ValueError):
+    """A message was refused at enqueue, before any database work: the caller's transaction is untouched."""
+
+
+class AutocommitRefused(FencepostError):
+    """The connection would commit the event on its own, apart from the business change it announces."""
+
+
+class DedupeConflict(FencepostError):
+    """The dedupe key exists in this queue with other content. The caller's transaction stays usable."""
+
+
+class SchemaError(FencepostError):
+    """The tables are missing, older than this version needs, or differ from what the migrations made."""
+
+
+class UnsupportedConnection(FencepostError, TypeError):
+    """No driver knows this kind of connection; the message lists the kinds that work."""
+
+
+class PublishFailure(Exception):
+    """The base of the three classified failures. Raise one of the subclasses from ``publish``.
+
+    Anything else that leaves ``publish`` is *unclassified*: treated as retryable, logged as an error with
+    its traceback, and counted apart.
+    """
+
+
+class Retryable(PublishFailure):
+    """The message may succeed later: it returns to ``pending`` after a backoff, or to ``dead`` at the limit.
+
+    Args:
+        reason: text for ``last_error``.
+        delay: the least time to wait before the next attempt, when the receiver named one (``Retry-After``);
+            the backoff still applies when it is longer, and its cap bounds this delay.
+    """
+
+    def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Permanent(PublishFailure):
+    """The message can never succeed as it is: it goes to ``dead`` at once, attempts kept."""
+
+
+class Defer(PublishFailure):
+    """A business precondition is missing: try again after ``delay``, with the attempt given back.
+
+    Args:
+        delay: time until the message is due again.
+        reason: kept in ``last_error``.
+    """
+
+    def __init__(self, delay: timedelta, reason: str = "") -> None:
+        super().__init__(reason or f"deferred for {delay}")
+        self.delay = delay
