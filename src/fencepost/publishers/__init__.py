@@ -1,0 +1,1 @@
+"""Destinations: one file each, found by URL scheme through `registry`."""

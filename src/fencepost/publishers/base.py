@@ -1,0 +1,121 @@
+"""What a publisher is, what it is told about the delivery it makes, and how a failure is classified.
+
+A publisher translates its client's errors into `Retryable`, `Permanent` or `Defer` (`fencepost.errors`).
+Returning normally means *delivered*: the destination acknowledged this very message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from fencepost.core.records import Message
+
+
+class LostSignal:
+    """Tells a running publish that its lease is lost; safe to set from any thread.
+
+    ``if delivery.lost`` tests it, ``await delivery.lost`` waits for it on the event loop, and
+    ``delivery.lost.wait(seconds)`` waits for it in a thread.
+    """
+
+    __slots__ = ("_event", "_lock", "_waiters")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def set(self) -> None:
+        """Signal the loss and wake everyone who waits for it."""
+        with self._lock:
+            self._event.set()
+            waiters, self._waiters = self._waiters, []
+        for loop, future in waiters:
+            # A loop that was closed since has nobody left to wake.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_wake, future)
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until the lease is lost, at most ``timeout`` seconds; return whether it is."""
+        return self._event.wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._event.is_set():
+                return
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiters.append((loop, future))
+        await future
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt to publish one message.
+
+    Args:
+        attempt: 1 for the first attempt, counted at claim.
+        max_attempts: the limit in force at the claim.
+        token: the fencing token; it rises with every claim, so a receiver can refuse an older attempt.
+        remaining: seconds of lease left, by this process's monotonic clock.
+        lost: set when the lease is lost; somebody else may be publishing this message now.
+        replay_of: the message id that an operator replayed into this message.
+    """
+
+    attempt: int
+    max_attempts: int
+    token: int
+    remaining: Callable[[], float]
+    lost: LostSignal = field(default_factory=LostSignal)
+    replay_of: str | None = None
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """Anything with an async ``publish``; a plain function or coroutine function is accepted as well.
+
+    ``publish`` may also be a plain method: it then runs in a thread of its own.
+    """
+
+    async def publish(self, message: Message, delivery: Delivery) -> None:
+        """Publish and return once the destination acknowledged it.
+
+        Raises:
+            Retryable, Permanent, Defer: the classified failures.
+        """
+
+
+class DestinationPublisher:
+    """The base of publishers that are made from a URL and hold a client.
+
+    ``open`` and ``close`` are called once by the dispatcher, on its event loop. A publisher opens lazily or
+    in ``open``; it must be able to publish again after the destination went away and came back.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def open(self) -> None:
+        """Prepare the client. Must not fail because the destination is down: `publish` reports that."""
+
+    async def publish(self, message: Message, delivery: Delivery) -> None:
+        """See `Publisher.publish`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Give back what `open` took; what was acknowledged stays acknowledged."""
