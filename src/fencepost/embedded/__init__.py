@@ -1,0 +1,7 @@
+"""A PostgreSQL server of our own, for trying fencepost without installing one: ``embedded:`` addresses."""
+
+from __future__ import annotations
+
+from fencepost.embedded.launcher import PostgresServer
+
+__all__ = ["PostgresServer"]
