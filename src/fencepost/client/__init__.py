@@ -1,0 +1,1 @@
+"""The Python interface: sync and async twins over one set of operations."""

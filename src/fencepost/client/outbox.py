@@ -1,0 +1,401 @@
+"""`Outbox` and `AsyncOutbox`: the operations of `fencepost.store.outbox` on the caller's own connection.
+
+None of the methods commits or rolls back. The twins differ in nothing but ``await``; what they share (how
+arguments become operations) is in `_OutboxOperations`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+from uuid import UUID, uuid4
+
+from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
+from fencepost.core.operation import Operation, arun, run
+from fencepost.core.records import Claimed, DeadMessage, Enqueued, Stats
+from fencepost.core.states import Outcome
+from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
+from fencepost.errors import ConfigError
+from fencepost.store import outbox as store
+from fencepost.store import schema
+from fencepost.store.catalog import Catalog, Names
+
+T = TypeVar("T")
+
+ENQUEUE_CHUNK = 1_000
+"""Messages per statement in ``enqueue_many``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OutboxOperations:
+    """What both twins share: the settings, and how arguments become operations.
+
+    Args:
+        schema_name: the schema that holds the tables.
+        table: the outbox table's name.
+        notify: wake dispatchers with NOTIFY; turn it off for two-phase commit, which forbids it.
+        allow_autocommit: accept connections that commit each statement by itself.
+        max_payload_bytes: the largest payload to accept.
+    """
+
+    schema_name: str = "public"
+    table: str = "outbox"
+    notify: bool = True
+    allow_autocommit: bool = False
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    _turns: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The SQL of this outbox's tables."""
+        return Catalog(Names(self.schema_name, self.table))
+
+    def schema_sql(self) -> str:
+        """Return the whole schema as one SQL script."""
+        return schema.script(self.catalog)
+
+    def _draft(self, message: NewMessage) -> Draft:
+        return draft(message, message.message_id or uuid4(), self.max_payload_bytes)
+
+    def _chunks(self, messages: Iterable[NewMessage]) -> list[list[Draft]]:
+        drafts = [self._draft(message) for message in messages]
+        return [drafts[start : start + ENQUEUE_CHUNK] for start in range(0, len(drafts), ENQUEUE_CHUNK)]
+
+    def _claim(
+        self, owner: str, queues: Sequence[str] | None, batch: int, lease: timedelta, max_attempts: int
+    ) -> Operation[list[Claimed]]:
+        if batch < 1 or max_attempts < 1 or lease <= timedelta(0) or not owner:
+            raise ConfigError("claim needs an owner, and batch, lease and max_attempts above 0")
+        terms = store.ClaimTerms(owner, lease, max_attempts)
+        # A message that may have crashed its last worker is handed out alone, in turns with normal batches,
+        # so that neither waits for the other.
+        suspects_turn = self._turns["suspects"] = not self._turns.get("suspects", False)
+        return self._claim_in_turn(terms, queues, batch, suspects_turn)
+
+    def _claim_in_turn(
+        self, terms: store.ClaimTerms, queues: Sequence[str] | None, batch: int, suspects_turn: bool
+    ) -> Operation[list[Claimed]]:
+        names = list(queues) if queues is not None else (yield from store.open_queues(self.catalog))
+        # In a new order each time: no queue stands in front of another.
+        random.shuffle(names)
+        for suspects in (suspects_turn, not suspects_turn):
+            if suspects:
+                found = yield from store.claim_suspects(self.catalog, terms, queues=names)
+            else:
+                found = yield from store.claim(self.catalog, terms, queues=names, batch=batch)
+            if found.claimed:
+                return found.claimed
+        return []
+
+    def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
+        if older_than < timedelta(0) or limit < 1:
+            raise ConfigError("purge needs older_than of at least 0 and a limit above 0")
+        return store.purge(self.catalog, older_than=older_than, limit=limit)
+
+    def _reschedule(
+        self, messages: Claimed | Iterable[Claimed], delay: timedelta, error: str, refund_attempt: bool
+    ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
+        claimed = _many(messages)
+        entries = [store.Rescheduled(each, delay, error, refund_attempt) for each in claimed]
+        return claimed, store.reschedule(self.catalog, entries)
+
+    def _mark_dead(
+        self, messages: Claimed | Iterable[Claimed], error: str, outcome: str
+    ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
+        claimed = _many(messages)
+        entries = [store.Buried(each, Outcome(outcome), error) for each in claimed]
+        return claimed, store.mark_dead(self.catalog, entries)
+
+    def _list_dead(
+        self, queue: str | None, outcome: str | None, after: int, limit: int
+    ) -> Operation[list[DeadMessage]]:
+        return store.list_dead(self.catalog, queue=queue, outcome=outcome, after=after, limit=limit)
+
+
+def _many(messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
+    return [messages] if isinstance(messages, Claimed) else list(messages)
+
+
+def _chosen(claimed: Iterable[Claimed], ids: frozenset[int]) -> list[Claimed]:
+    return [each for each in claimed if each.id in ids]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbox(_OutboxOperations):
+    """The outbox on a sync connection."""
+
+    def enqueue(self, conn: Any, event_type: str, payload: Any, **options: Unpack[MessageOptions]) -> Enqueued:
+        """Write one message in the caller's transaction; see `NewMessage` for the options.
+
+        Raises:
+            InvalidMessage: refused before any database work; the transaction is untouched.
+            AutocommitRefused: the connection is in no transaction.
+            DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
+        """
+        message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
+        self._refuse_autocommit(conn)
+        return self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
+
+    def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
+        """Write many messages, some thousands a second; all are checked before the first is sent."""
+        chunks = self._chunks(messages)
+        self._refuse_autocommit(conn)
+        receipts: list[Enqueued] = []
+        for chunk in chunks:
+            receipts += self._run(conn, store.enqueue_many(self.catalog, chunk, notify=self.notify))
+        return receipts
+
+    def claim(
+        self,
+        conn: Any,
+        owner: str,
+        queues: Sequence[str] | None = None,
+        batch: int = 100,
+        lease: timedelta = timedelta(seconds=60),
+        max_attempts: int = 12,
+    ) -> list[Claimed]:
+        """Lease up to ``batch`` due messages; commit before you publish them.
+
+        Attempts are charged here, so that a crash counts. A message taken over from an expired lease comes
+        alone. ``owner`` is for people: the token decides.
+        """
+        return self._run(conn, self._claim(owner, queues, batch, lease, max_attempts))
+
+    def heartbeat(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], lease: timedelta = timedelta(seconds=60)
+    ) -> list[Claimed]:
+        """Extend leases to ``lease`` from now; return the messages whose lease is lost."""
+        claimed = _many(messages)
+        return _chosen(claimed, self._run(conn, store.heartbeat(self.catalog, claimed, lease)))
+
+    def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
+        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
+        claimed = _many(messages)
+        return _chosen(claimed, self._run(conn, store.mark_done(self.catalog, claimed)))
+
+    def reschedule(
+        self,
+        conn: Any,
+        messages: Claimed | Iterable[Claimed],
+        delay: timedelta,
+        error: str,
+        refund_attempt: bool = False,
+    ) -> list[Claimed]:
+        """Put back to pending, due after ``delay``; return the messages whose lease is lost.
+
+        It does not compare attempts with the limit: a row at the limit becomes dead at its next claim.
+        """
+        claimed, operation = self._reschedule(messages, delay, error, refund_attempt)
+        return _chosen(claimed, self._run(conn, operation))
+
+    def mark_dead(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], error: str, outcome: str = "permanent"
+    ) -> list[Claimed]:
+        """Make dead, for a person to look at; return the messages whose lease is lost."""
+        claimed, operation = self._mark_dead(messages, error, outcome)
+        return _chosen(claimed, self._run(conn, operation))
+
+    def release(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], refund_attempt: bool = True
+    ) -> list[Claimed]:
+        """Give back at once what was not started; return the messages whose lease is lost."""
+        claimed = _many(messages)
+        operation = store.release(self.catalog, claimed, refund_attempt=refund_attempt)
+        return _chosen(claimed, self._run(conn, operation))
+
+    def reap(
+        self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
+    ) -> int:
+        """Make dead what expired and may not be taken over, one bounded step; return how many."""
+        operation = store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
+        return len(self._run(conn, operation))
+
+    def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Delete done messages older than ``older_than``, one bounded step; return how many."""
+        return self._run(conn, self._purge(older_than, limit))
+
+    def stats(self, conn: Any) -> Stats:
+        """Count what is there, by queue and status."""
+        return self._run(conn, store.stats(self.catalog))
+
+    def list_dead(
+        self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[DeadMessage]:
+        """Return dead messages in id order, starting behind the id ``after``."""
+        return self._run(conn, self._list_dead(queue, outcome, after, limit))
+
+    def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
+        """Return one message in any state, by row id or message id."""
+        return self._run(conn, store.show(self.catalog, identity))
+
+    def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
+        """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
+        operation = store.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        return self._run(conn, operation)
+
+    def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
+        """Close dead messages as skipped, audited; return the ids that were dead."""
+        return self._run(conn, store.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+
+    def migrate(self, conn: Any) -> list[schema.Migration]:
+        """Bring the tables up to date, in the caller's transaction; return what was applied.
+
+        Raises:
+            SchemaError: something else has the tables' names, or the database cannot hold them.
+        """
+        self._refuse_autocommit(conn)
+        return self._run(conn, schema.migrate(self.catalog))
+
+    def check_schema(self, conn: Any) -> list[str]:
+        """Return what is wrong with the tables, each with its remedy."""
+        return self._run(conn, schema.check(self.catalog))
+
+    def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return run(operation, driver_for(conn).execute)
+
+    def _refuse_autocommit(self, conn: Any) -> None:
+        if not self.allow_autocommit and driver_for(conn).commits_alone():
+            raise refuse_autocommit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncOutbox(_OutboxOperations):
+    """The outbox on an async connection; the twin of `Outbox`."""
+
+    async def enqueue(
+        self, conn: Any, event_type: str, payload: Any, **options: Unpack[MessageOptions]
+    ) -> Enqueued:
+        """Write one message in the caller's transaction; see `NewMessage` for the options.
+
+        Raises:
+            InvalidMessage: refused before any database work; the transaction is untouched.
+            AutocommitRefused: the connection is in no transaction.
+            DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
+        """
+        message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
+        await self._refuse_autocommit(conn)
+        return await self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
+
+    async def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
+        """Write many messages, some thousands a second; all are checked before the first is sent."""
+        chunks = self._chunks(messages)
+        await self._refuse_autocommit(conn)
+        receipts: list[Enqueued] = []
+        for chunk in chunks:
+            receipts += await self._run(conn, store.enqueue_many(self.catalog, chunk, notify=self.notify))
+        return receipts
+
+    async def claim(
+        self,
+        conn: Any,
+        owner: str,
+        queues: Sequence[str] | None = None,
+        batch: int = 100,
+        lease: timedelta = timedelta(seconds=60),
+        max_attempts: int = 12,
+    ) -> list[Claimed]:
+        """Lease up to ``batch`` due messages; commit before you publish them.
+
+        Attempts are charged here, so that a crash counts. A message taken over from an expired lease comes
+        alone. ``owner`` is for people: the token decides.
+        """
+        return await self._run(conn, self._claim(owner, queues, batch, lease, max_attempts))
+
+    async def heartbeat(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], lease: timedelta = timedelta(seconds=60)
+    ) -> list[Claimed]:
+        """Extend leases to ``lease`` from now; return the messages whose lease is lost."""
+        claimed = _many(messages)
+        return _chosen(claimed, await self._run(conn, store.heartbeat(self.catalog, claimed, lease)))
+
+    async def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
+        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
+        claimed = _many(messages)
+        return _chosen(claimed, await self._run(conn, store.mark_done(self.catalog, claimed)))
+
+    async def reschedule(
+        self,
+        conn: Any,
+        messages: Claimed | Iterable[Claimed],
+        delay: timedelta,
+        error: str,
+        refund_attempt: bool = False,
+    ) -> list[Claimed]:
+        """Put back to pending, due after ``delay``; return the messages whose lease is lost.
+
+        It does not compare attempts with the limit: a row at the limit becomes dead at its next claim.
+        """
+        claimed, operation = self._reschedule(messages, delay, error, refund_attempt)
+        return _chosen(claimed, await self._run(conn, operation))
+
+    async def mark_dead(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], error: str, outcome: str = "permanent"
+    ) -> list[Claimed]:
+        """Make dead, for a person to look at; return the messages whose lease is lost."""
+        claimed, operation = self._mark_dead(messages, error, outcome)
+        return _chosen(claimed, await self._run(conn, operation))
+
+    async def release(
+        self, conn: Any, messages: Claimed | Iterable[Claimed], refund_attempt: bool = True
+    ) -> list[Claimed]:
+        """Give back at once what was not started; return the messages whose lease is lost."""
+        claimed = _many(messages)
+        operation = store.release(self.catalog, claimed, refund_attempt=refund_attempt)
+        return _chosen(claimed, await self._run(conn, operation))
+
+    async def reap(
+        self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
+    ) -> int:
+        """Make dead what expired and may not be taken over, one bounded step; return how many."""
+        operation = store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
+        return len(await self._run(conn, operation))
+
+    async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Delete done messages older than ``older_than``, one bounded step; return how many."""
+        return await self._run(conn, self._purge(older_than, limit))
+
+    async def stats(self, conn: Any) -> Stats:
+        """Count what is there, by queue and status."""
+        return await self._run(conn, store.stats(self.catalog))
+
+    async def list_dead(
+        self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[DeadMessage]:
+        """Return dead messages in id order, starting behind the id ``after``."""
+        return await self._run(conn, self._list_dead(queue, outcome, after, limit))
+
+    async def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
+        """Return one message in any state, by row id or message id."""
+        return await self._run(conn, store.show(self.catalog, identity))
+
+    async def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
+        """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
+        operation = store.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        return await self._run(conn, operation)
+
+    async def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
+        """Close dead messages as skipped, audited; return the ids that were dead."""
+        return await self._run(conn, store.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+
+    async def migrate(self, conn: Any) -> list[schema.Migration]:
+        """Bring the tables up to date, in the caller's transaction; return what was applied.
+
+        Raises:
+            SchemaError: something else has the tables' names, or the database cannot hold them.
+        """
+        await self._refuse_autocommit(conn)
+        return await self._run(conn, schema.migrate(self.catalog))
+
+    async def check_schema(self, conn: Any) -> list[str]:
+        """Return what is wrong with the tables, each with its remedy."""
+        return await self._run(conn, schema.check(self.catalog))
+
+    async def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return await arun(operation, async_driver_for(conn).execute)
+
+    async def _refuse_autocommit(self, conn: Any) -> None:
+        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
+            raise refuse_autocommit()

@@ -1,0 +1,291 @@
+"""A message before it is enqueued: everything is checked here, before any database work.
+
+The limits are bytes of UTF-8, as the indexes and the brokers count them; nothing is ever cut to fit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+from uuid import UUID
+
+from fencepost.core.states import Recovery
+from fencepost.errors import InvalidMessage
+
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+MAX_HEADERS_BYTES = 64 * 1024
+MAX_EVENT_TYPE_BYTES = 255
+MAX_QUEUE_BYTES = 100
+MAX_AGGREGATE_TYPE_BYTES = 255
+MAX_AGGREGATE_ID_BYTES = 1024
+MAX_DEDUPE_KEY_BYTES = 1024
+MAX_CONTENT_TYPE_BYTES = 255
+MAX_DELAY = timedelta(days=365_000)
+LAST_INSTANT = datetime(9000, 1, 1, tzinfo=UTC)
+FIRST_INSTANT = datetime(1900, 1, 1, tzinfo=UTC)
+
+JSON_CONTENT_TYPE = "application/json"
+BYTES_CONTENT_TYPE = "application/octet-stream"
+
+_QUEUE = re.compile(r"[A-Za-z0-9_.:-]+")
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class JsonText(str):
+    """A payload that is JSON text already: it is stored and delivered exactly as it stands."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked message, ready to be inserted."""
+
+    message_id: UUID
+    queue: str
+    event_type: str
+    aggregate_type: str | None
+    aggregate_id: str | None
+    payload: str | None
+    payload_bytes: bytes | None
+    content_type: str | None
+    headers: str
+    dedupe_key: str | None
+    recovery: Recovery
+    available_at: str | None
+    """ISO 8601 with its offset, or None."""
+    delay: float
+    """Seconds from the database's own "now"; used where ``available_at`` is None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """What a producer wants to say; `draft` checks it.
+
+    Args:
+        event_type: what happened, such as ``"order.created"``; routes match on it.
+        payload: anything that JSON can hold, `JsonText`, or bytes (with ``content_type``).
+        aggregate: (type, id) of the thing that it happened to.
+        queue: the queue, which stands for a destination.
+        headers: text to text; travels with the message.
+        delay: time until it is due, counted by the database; or ``available_at``, an aware instant.
+        dedupe_key: at most one message of a queue has it while its row exists.
+        message_id: the stable id that receivers deduplicate on; drawn at random where left out.
+        content_type: of a payload given as bytes, or another JSON type for JSON.
+        recovery: ``"auto"`` repeats a publish whose outcome is unknown, ``"manual"`` leaves it to a person.
+    """
+
+    event_type: str
+    payload: Any
+    aggregate: tuple[str, str] | None = None
+    ordered: bool = False
+    queue: str = "default"
+    headers: Mapping[str, str] | None = None
+    delay: timedelta | None = None
+    available_at: datetime | None = None
+    dedupe_key: str | None = None
+    ordering_key: str | None = None
+    message_id: UUID | None = None
+    content_type: str | None = None
+    recovery: str = "auto"
+
+
+class MessageOptions(TypedDict, total=False):
+    """The optional arguments of `NewMessage`, as keyword arguments of ``enqueue``."""
+
+    aggregate: tuple[str, str] | None
+    ordered: bool
+    queue: str
+    headers: Mapping[str, str] | None
+    delay: timedelta | None
+    available_at: datetime | None
+    dedupe_key: str | None
+    ordering_key: str | None
+    message_id: UUID | None
+    content_type: str | None
+    recovery: str
+
+
+def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Draft:
+    """Check one message and encode its payload and headers.
+
+    Raises:
+        InvalidMessage: what is wrong, with the argument and the limit named.
+    """
+    if message.ordered or message.ordering_key is not None:
+        # Accepting a key and then not keeping its order would be a silent lie.
+        raise InvalidMessage(
+            "this version dispatches unordered messages only: leave out ordered= and ordering_key="
+        )
+    if not isinstance(message_id, UUID):
+        raise InvalidMessage(f"message_id must be a uuid.UUID, not {type(message_id).__name__}")
+    payload, payload_bytes, content_type = _payload(message.payload, message.content_type, max_payload_bytes)
+    aggregate_type, aggregate_id = _aggregate(message.aggregate)
+    key = message.dedupe_key
+    return Draft(
+        message_id=message_id,
+        queue=_queue(message.queue),
+        event_type=_text("event_type", message.event_type, MAX_EVENT_TYPE_BYTES),
+        aggregate_type=aggregate_type,
+        aggregate_id=aggregate_id,
+        payload=payload,
+        payload_bytes=payload_bytes,
+        content_type=content_type,
+        headers=_headers(message.headers),
+        dedupe_key=None if key is None else _text("dedupe_key", key, MAX_DEDUPE_KEY_BYTES),
+        recovery=_recovery(message.recovery),
+        available_at=_available_at(message.available_at, message.delay),
+        delay=_delay(message.delay),
+    )
+
+
+def _text(name: str, value: object, limit: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{name} must be text, not {type(value).__name__}")
+    if not value:
+        raise InvalidMessage(f"{name} must not be empty")
+    size = len(_utf8(name, value))
+    if size > limit:
+        raise InvalidMessage(f"{name} has {size} bytes, more than the limit of {limit}")
+    return str(value)
+
+
+def _utf8(name: str, value: str) -> bytes:
+    if "\x00" in value:
+        raise InvalidMessage(f"{name} holds a NUL character, which no store can keep: remove or encode it")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{name} holds a lone surrogate, which is not text: remove or encode it") from None
+
+
+def _queue(value: object) -> str:
+    queue = _text("queue", value, MAX_QUEUE_BYTES)
+    if not _QUEUE.fullmatch(queue):
+        raise InvalidMessage(f"queue {queue!r} may hold only letters, digits and _ . : -")
+    return queue
+
+
+def _aggregate(aggregate: object) -> tuple[str | None, str | None]:
+    if aggregate is None:
+        return None, None
+    if not isinstance(aggregate, tuple) or len(aggregate) != 2:
+        raise InvalidMessage('aggregate must be a pair of texts (type, id), such as ("order", "42")')
+    return (
+        _text("aggregate type", aggregate[0], MAX_AGGREGATE_TYPE_BYTES),
+        _text("aggregate id", aggregate[1], MAX_AGGREGATE_ID_BYTES),
+    )
+
+
+def _recovery(value: str) -> Recovery:
+    try:
+        return Recovery(value)
+    except ValueError:
+        choices = " or ".join(repr(str(policy)) for policy in Recovery)
+        raise InvalidMessage(f"recovery must be {choices}, not {value!r}") from None
+
+
+def _payload(payload: Any, content_type: str | None, limit: int) -> tuple[str | None, bytes | None, str | None]:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        data = bytes(payload)
+        _check_size("payload", len(data), limit)
+        return None, data, _content_type(content_type or BYTES_CONTENT_TYPE)
+    text = _json_text(payload)
+    _check_size("payload", len(_utf8("payload", text)), limit)
+    return text, None, None if content_type is None else _content_type(content_type)
+
+
+def _content_type(value: str) -> str:
+    text = _text("content_type", value, MAX_CONTENT_TYPE_BYTES)
+    if not text.isascii() or not text.isprintable():
+        raise InvalidMessage("content_type must be printable ASCII, since it travels as a header")
+    return text
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidMessage(
+            f"{name} has {size} bytes, more than the limit of {limit} (max_payload_bytes): "
+            "store the body elsewhere and send a reference"
+        )
+
+
+def _json_text(payload: Any) -> str:
+    if isinstance(payload, JsonText):
+        _check_json_text(payload)
+        return str(payload)
+    text = _dump(payload)
+    if "\\u0000" in text and _ESCAPED_NUL.search(text):
+        raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
+    return text
+
+
+def _dump(payload: Any) -> str:
+    try:
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"payload cannot be written as JSON: {error}") from error
+
+
+def _check_json_text(text: str) -> None:
+    try:
+        parsed = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"payload is not valid JSON text: {error}") from error
+    # Escapes such as \ud800 or \u0000 are valid JSON text and still no text that a receiver can use.
+    _utf8("payload", json.dumps(parsed, ensure_ascii=False))
+    if _ESCAPED_NUL.search(text):
+        raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _headers(headers: Mapping[str, str] | None) -> str:
+    if not headers:
+        return "{}"
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of text to text, not {type(headers).__name__}")
+    checked = {}
+    for name, value in headers.items():
+        _text("a header name", name, MAX_HEADERS_BYTES)
+        if not isinstance(value, str):
+            raise InvalidMessage(f"header {name!r} must be text, not {type(value).__name__}")
+        _utf8(f"header {name!r}", value)
+        checked[str(name)] = str(value)
+    text = _dump(checked)
+    size = len(text.encode("utf-8"))
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidMessage(f"headers have {size} bytes as JSON, more than the limit of {MAX_HEADERS_BYTES}")
+    return text
+
+
+def _delay(delay: timedelta | None) -> float:
+    if delay is None:
+        return 0.0
+    if not isinstance(delay, timedelta):
+        raise InvalidMessage(f"delay must be a datetime.timedelta, not {type(delay).__name__}")
+    if delay < timedelta(0) or delay > MAX_DELAY:
+        raise InvalidMessage(f"delay must lie between 0 and {MAX_DELAY.days} days, not {delay}")
+    return delay.total_seconds()
+
+
+def _available_at(available_at: datetime | None, delay: timedelta | None) -> str | None:
+    if available_at is None:
+        return None
+    if delay is not None:
+        raise InvalidMessage("give delay or available_at, not both")
+    if not isinstance(available_at, datetime):
+        raise InvalidMessage(f"available_at must be a datetime, not {type(available_at).__name__}")
+    if available_at.utcoffset() is None:
+        raise InvalidMessage("available_at has no time zone: use an aware datetime, such as datetime.now(UTC)")
+    if not FIRST_INSTANT <= available_at < LAST_INSTANT:
+        raise InvalidMessage(
+            f"available_at must lie between {FIRST_INSTANT.year} and {LAST_INSTANT.year}, not {available_at}"
+        )
+    return available_at.astimezone(UTC).isoformat()

@@ -1,0 +1,476 @@
+"""The outbox as operations: enqueue, claim, heartbeat, finalize, reap, purge, and what operators do.
+
+Every write to a claimed row carries the fence ``status = 'processing' AND lease_version = token``. None of
+these operations begins or ends a transaction: that is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from fencepost.core.draft import BYTES_CONTENT_TYPE, JSON_CONTENT_TYPE, MAX_DELAY, Draft
+from fencepost.core.error_text import storable
+from fencepost.core.lease import lost
+from fencepost.core.operation import Operation, Row
+from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, QueueStats, Stats, instant
+from fencepost.core.states import Outcome, Recovery, State
+from fencepost.errors import DedupeConflict
+from fencepost.store.catalog import Catalog
+
+FRONT_WINDOW = 10_000
+"""Rows that the search for expired leases looks at: leased rows stand at the front of the ready index, so
+this is the number of messages in flight, over all workers of a queue, up to which each one is found at once."""
+
+DONE_COUNT_CAP = 100_000
+UNLIMITED = 2**31 - 1
+_DEDUPE_TRIES = 5
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+# --- producers -----------------------------------------------------------------------------------------
+
+
+def enqueue(catalog: Catalog, message: Draft, *, notify: bool) -> Operation[Enqueued]:
+    """Insert one message, or find the one that has its dedupe key.
+
+    Raises:
+        DedupeConflict: the key exists with another event type or payload.
+    """
+    params = _insert_params(message) | {"channel": catalog.names.channel if notify else None}
+    for _ in range(_DEDUPE_TRIES):
+        rows = yield catalog.statement("enqueue", params)
+        if rows:
+            return Enqueued(rows[0][0], message.message_id, created=True)
+        existing = yield from _duplicate_of(catalog, message)
+        if existing is not None:
+            return existing
+        # The row that stood in the way was purged between the two statements: insert again.
+    raise DedupeConflict(f"dedupe key {message.dedupe_key!r} of queue {message.queue!r} comes and goes: try again")
+
+
+def enqueue_many(catalog: Catalog, drafts: Sequence[Draft], *, notify: bool) -> Operation[list[Enqueued]]:
+    """Insert many messages with one statement; ids are drawn in the given order."""
+    if not drafts:
+        return []
+    columns = [_insert_params(message) for message in drafts]
+    rows = yield catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
+    ids = {UUID(message_id): row_id for row_id, message_id in rows}
+    if notify and ids:
+        yield catalog.statement("notify", {"channel": catalog.names.channel})
+    receipts = []
+    for message in drafts:
+        if message.message_id in ids:
+            receipts.append(Enqueued(ids[message.message_id], message.message_id, created=True))
+        else:
+            receipts.append((yield from enqueue(catalog, message, notify=notify)))
+    return receipts
+
+
+def _insert_params(message: Draft) -> dict[str, Any]:
+    return {
+        "message_id": str(message.message_id),
+        "queue": message.queue,
+        "event_type": message.event_type,
+        "aggregate_type": message.aggregate_type,
+        "aggregate_id": message.aggregate_id,
+        "payload": message.payload,
+        "payload_bytes": message.payload_bytes,
+        "content_type": message.content_type,
+        "headers": message.headers,
+        "dedupe_key": message.dedupe_key,
+        "recovery": str(message.recovery),
+        "available_at": message.available_at,
+        "delay": message.delay,
+    }
+
+
+def _duplicate_of(catalog: Catalog, message: Draft) -> Operation[Enqueued | None]:
+    rows = yield catalog.statement(
+        "enqueue_duplicate",
+        {
+            "queue": message.queue,
+            "dedupe_key": message.dedupe_key,
+            "event_type": message.event_type,
+            "payload": message.payload,
+            "payload_bytes": message.payload_bytes,
+        },
+    )
+    if not rows:
+        return None
+    row_id, message_id, same_content = rows[0]
+    if not same_content:
+        raise DedupeConflict(
+            f"dedupe key {message.dedupe_key!r} of queue {message.queue!r} belongs to message {row_id}, "
+            "which has another event type or payload: use another key for another event"
+        )
+    return Enqueued(row_id, UUID(message_id), created=False)
+
+
+# --- claims --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """Who claims, for how long, and under which limit of attempts."""
+
+    owner: str
+    lease: timedelta
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """What a claim took, and how many rows it found over the limit of attempts and made dead."""
+
+    claimed: list[Claimed]
+    exhausted: int = 0
+
+
+def open_queues(catalog: Catalog) -> Operation[list[str]]:
+    """Return the queues that hold open messages, by name."""
+    rows = yield catalog.statement("queues")
+    return [row[0] for row in rows]
+
+
+def claim(
+    catalog: Catalog,
+    terms: ClaimTerms,
+    *,
+    queues: Sequence[str] | None,
+    batch: int,
+    order: Callable[[list[str]], Sequence[str]] = lambda names: names,
+) -> Operation[ClaimResult]:
+    """Claim up to ``batch`` due messages that no crash has touched; reclaimed ones come by `claim_suspects`.
+
+    Args:
+        queues: the queues to take from, in this order; None for every queue, ordered by ``order``.
+    """
+    names = order((yield from open_queues(catalog))) if queues is None else queues
+    claimed: list[Claimed] = []
+    exhausted = 0
+    for queue in names:
+        room = batch - len(claimed) - exhausted
+        if room <= 0:
+            break
+        rows = yield catalog.statement("claim", _claim_params(terms) | {"queue": queue, "batch": room})
+        taken = _claimed(rows, terms)
+        exhausted += len(rows) - len(taken)
+        claimed += taken
+    return ClaimResult(claimed, exhausted)
+
+
+def claim_suspects(
+    catalog: Catalog,
+    terms: ClaimTerms,
+    *,
+    queues: Sequence[str] | None,
+    batch: int = 1,
+    max_reclaims: int = UNLIMITED,
+    spare_attempts: int = 0,
+) -> Operation[ClaimResult]:
+    """Claim messages whose worker may have crashed on them, one alone unless ``batch`` says otherwise.
+
+    Args:
+        max_reclaims: leave out rows that were taken over more often than this before.
+        spare_attempts: leave out expired rows with no more than this many attempts left besides this one.
+    """
+    names = (yield from open_queues(catalog)) if queues is None else queues
+    params = _claim_params(terms) | {
+        "window": FRONT_WINDOW,
+        "batch": batch,
+        "max_reclaims": max_reclaims,
+        "spare_attempts": spare_attempts,
+    }
+    for queue in names:
+        rows = yield catalog.statement("claim_suspects", params | {"queue": queue})
+        if rows:
+            taken = _claimed(rows, terms)
+            return ClaimResult(taken, len(rows) - len(taken))
+    return ClaimResult([])
+
+
+def reap(
+    catalog: Catalog, *, queues: Sequence[str] | None, max_attempts: int, limit: int
+) -> Operation[list[tuple[int, Outcome]]]:
+    """Bury expired messages that nobody may take over; return (id, outcome) of at most ``limit`` rows."""
+    names = (yield from open_queues(catalog)) if queues is None else queues
+    buried: list[tuple[int, Outcome]] = []
+    for queue in names:
+        room = limit - len(buried)
+        if room <= 0:
+            break
+        rows = yield catalog.statement(
+            "reap", {"queue": queue, "window": FRONT_WINDOW, "max_attempts": max_attempts, "limit": room}
+        )
+        buried += [(row_id, Outcome(outcome)) for row_id, outcome in rows]
+    return buried
+
+
+def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
+    return {
+        "owner": terms.owner,
+        "lease": terms.lease.total_seconds(),
+        "max_attempts": terms.max_attempts,
+    }
+
+
+def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
+    claimed = [_claimed_row(row, terms) for row in rows if row[12] == State.PROCESSING]
+    claimed.sort(key=lambda each: each.message.id)
+    return claimed
+
+
+def _claimed_row(row: Row, terms: ClaimTerms) -> Claimed:
+    _, token, attempt, recovery, reclaim_count, age = row[12:]
+    return Claimed(
+        message=_message(row),
+        token=token,
+        attempt=attempt,
+        max_attempts=terms.max_attempts,
+        recovery=Recovery(recovery),
+        lease=terms.lease,
+        age=timedelta(microseconds=age),
+        reclaim_count=reclaim_count,
+        owner=terms.owner,
+    )
+
+
+def _message(row: Row) -> Message:
+    payload, payload_bytes, content_type, headers = row[7:11]
+    is_json = payload is not None
+    return Message(
+        id=row[0],
+        message_id=UUID(row[1]),
+        queue=row[2],
+        event_type=row[3],
+        aggregate_type=row[4],
+        aggregate_id=row[5],
+        ordering_key=row[6],
+        payload=payload.encode("utf-8") if is_json else bytes(payload_bytes),
+        content_type=content_type or (JSON_CONTENT_TYPE if is_json else BYTES_CONTENT_TYPE),
+        headers=_NO_HEADERS if headers == "{}" else MappingProxyType(json.loads(headers)),
+        created_at=instant(row[11]),
+    )
+
+
+# --- the holder's writes, each behind the fence ----------------------------------------------------------
+
+
+def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) -> Operation[frozenset[int]]:
+    """Extend the leases to ``lease`` from now; return the ids whose lease is lost."""
+    kept: set[int] = set()
+    for token, ids in _by_token(claimed):
+        params = {"ids": ids, "token": token}
+        rows = yield catalog.statement("heartbeat", params | {"lease": lease.total_seconds()})
+        renewed = {row[0] for row in rows}
+        if len(renewed) < len(ids):
+            # Skipped, as it is locked, or gone? A row that is being finalized right now still stands here.
+            missing = sorted(set(ids) - renewed)
+            rows = yield catalog.statement("held", {"ids": missing, "token": token})
+            renewed |= {row[0] for row in rows}
+        kept |= renewed
+    return lost((each.id for each in claimed), kept)
+
+
+def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
+    """Finalize as delivered; return the ids whose lease is lost."""
+    kept: set[int] = set()
+    for token, ids in _by_token(claimed):
+        kept |= yield from _finalize(catalog, "mark_done", ids, token, {}, State.DONE, Outcome.DELIVERED)
+    return lost((each.id for each in claimed), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """One message to put back to pending."""
+
+    claimed: Claimed
+    delay: timedelta
+    error: str
+    refund_attempt: bool = False
+
+
+def reschedule(catalog: Catalog, entries: Collection[Rescheduled]) -> Operation[frozenset[int]]:
+    """Put messages back to pending, due after their delays; return the ids whose lease is lost."""
+    kept: set[int] = set()
+    for refund in (False, True):
+        chosen = {entry.claimed.id: entry for entry in entries if entry.refund_attempt is refund}
+        for token, ids in _by_token(entry.claimed for entry in chosen.values()):
+            extra = {
+                "refund_attempt": refund,
+                "delays": [_seconds(chosen[row_id].delay) for row_id in ids],
+                "errors": [storable(chosen[row_id].error) for row_id in ids],
+            }
+            kept |= yield from _finalize(catalog, "reschedule", ids, token, extra, State.PENDING, None)
+    return lost((entry.claimed.id for entry in entries), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """One message to make dead."""
+
+    claimed: Claimed
+    outcome: Outcome
+    error: str
+
+
+def mark_dead(catalog: Catalog, entries: Collection[Buried]) -> Operation[frozenset[int]]:
+    """Make messages dead; return the ids whose lease is lost."""
+    kept: set[int] = set()
+    for outcome in sorted({entry.outcome for entry in entries}):
+        chosen = {entry.claimed.id: entry for entry in entries if entry.outcome is outcome}
+        for token, ids in _by_token(entry.claimed for entry in chosen.values()):
+            extra = {
+                "outcome": str(outcome),
+                "errors": [storable(chosen[row_id].error) for row_id in ids],
+            }
+            kept |= yield from _finalize(catalog, "mark_dead", ids, token, extra, State.DEAD, outcome)
+    return lost((entry.claimed.id for entry in entries), kept)
+
+
+def release(
+    catalog: Catalog, claimed: Collection[Claimed], *, refund_attempt: bool = True
+) -> Operation[frozenset[int]]:
+    """Give messages back at once, as if they had never been claimed; return the ids whose lease is lost."""
+    kept: set[int] = set()
+    for token, ids in _by_token(claimed):
+        extra = {"refund_attempt": refund_attempt}
+        kept |= yield from _finalize(catalog, "release", ids, token, extra, State.PENDING, None)
+    return lost((each.id for each in claimed), kept)
+
+
+def _finalize(
+    catalog: Catalog,
+    name: str,
+    ids: list[int],
+    token: int,
+    extra: Mapping[str, Any],
+    target: State,
+    outcome: Outcome | None,
+) -> Operation[set[int]]:
+    fence = {"ids": ids, "token": token}
+    rows = yield catalog.statement(name, {**fence, **extra})
+    written = {row[0] for row in rows}
+    if len(written) < len(ids):
+        missing = sorted(set(ids) - written)
+        rows = yield catalog.statement(
+            "finalized",
+            {"ids": missing, "token": token, "status": str(target), "outcome": outcome and str(outcome)},
+        )
+        written |= {row[0] for row in rows}
+    return written
+
+
+def _by_token(claimed: Iterable[Claimed]) -> list[tuple[int, list[int]]]:
+    """Group by token, nearly always one group, ids ascending so that all finalizes lock in one order."""
+    groups: dict[int, list[int]] = {}
+    for each in claimed:
+        groups.setdefault(each.token, []).append(each.id)
+    return [(token, sorted(set(ids))) for token, ids in sorted(groups.items())]
+
+
+def _seconds(delay: timedelta) -> float:
+    return min(max(delay, timedelta(0)), MAX_DELAY).total_seconds()
+
+
+# --- upkeep and what is seen -----------------------------------------------------------------------------
+
+
+def purge(catalog: Catalog, *, older_than: timedelta, limit: int) -> Operation[int]:
+    """Delete at most ``limit`` done messages older than ``older_than``; return how many."""
+    gone, after = 0, 0
+    while gone < limit:
+        rows = yield catalog.statement(
+            "purge",
+            {
+                "older_than": older_than.total_seconds(),
+                "after": after,
+                "window": max(limit, 100) * 2,
+                "limit": limit - gone,
+            },
+        )
+        deleted, last_seen, any_old = rows[0]
+        gone += deleted
+        if last_seen is None or not any_old:
+            break
+        after = last_seen
+    return gone
+
+
+def stats(catalog: Catalog) -> Operation[Stats]:
+    """Count what is there; the cost grows with the open messages, never with the history."""
+    queues = yield catalog.statement("stats_queues")
+    dead = yield catalog.statement("stats_dead")
+    done = yield catalog.statement("stats_done", {"cap": DONE_COUNT_CAP})
+    workers = yield catalog.statement("stats_workers")
+    return Stats(
+        queues=tuple(_queue_stats(row) for row in queues),
+        dead_by_outcome=dict(dead),
+        done=min(done[0][0], DONE_COUNT_CAP),
+        done_is_capped=done[0][0] > DONE_COUNT_CAP,
+        workers=dict(workers),
+    )
+
+
+def _queue_stats(row: Row) -> QueueStats:
+    queue, pending, processing, blocked, dead, expired, age = row
+    oldest_age = None if age is None else timedelta(microseconds=age)
+    return QueueStats(queue, pending, processing, blocked, dead, expired, oldest_age)
+
+
+# --- what operators do -----------------------------------------------------------------------------------
+
+
+def list_dead(
+    catalog: Catalog, *, queue: str | None, outcome: str | None, after: int, limit: int
+) -> Operation[list[DeadMessage]]:
+    """Return dead messages in id order, starting behind the id ``after``."""
+    rows = yield catalog.statement(
+        "dead_list", {"queue": queue, "outcome": outcome, "after": after, "limit": limit}
+    )
+    return [_inspected(row) for row in rows]
+
+
+def show(catalog: Catalog, identity: int | UUID) -> Operation[DeadMessage | None]:
+    """Return one message in any state, by row id or by message id (which has no index)."""
+    if isinstance(identity, UUID):
+        rows = yield catalog.statement("show_by_message_id", {"message_id": str(identity)})
+    else:
+        rows = yield catalog.statement("show", {"id": identity})
+    return _inspected(rows[0]) if rows else None
+
+
+def retry_dead(
+    catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None, notify: bool
+) -> Operation[list[int]]:
+    """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
+    rows = yield catalog.statement("dead_retry", {"ids": list(ids), "actor": actor, "reason": reason})
+    if rows and notify:
+        yield catalog.statement("notify", {"channel": catalog.names.channel})
+    return sorted(row[0] for row in rows)
+
+
+def skip_dead(catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None) -> Operation[list[int]]:
+    """Close dead messages as skipped, audited; return the ids that were dead."""
+    rows = yield catalog.statement("dead_skip", {"ids": list(ids), "actor": actor, "reason": reason})
+    return sorted(row[0] for row in rows)
+
+
+def _inspected(row: Row) -> DeadMessage:
+    status, outcome, attempts, reclaim_count, token, owner, last_error, dead_at = row[12:]
+    return DeadMessage(
+        message=_message(row),
+        status=State(status),
+        outcome=None if outcome is None else Outcome(outcome),
+        attempts=attempts,
+        reclaim_count=reclaim_count,
+        token=token,
+        lease_owner=owner,
+        last_error=last_error,
+        dead_at=None if dead_at is None else instant(dead_at),
+    )

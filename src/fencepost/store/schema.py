@@ -1,0 +1,210 @@
+"""Migrations and the check of what they made, as operations to run inside one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fencepost.core.operation import Operation, Statement
+from fencepost.errors import SchemaError
+from fencepost.store.catalog import Catalog, Names
+
+EXPECTED_COLUMNS: Mapping[str, str] = {
+    "id": "bigint",
+    "message_id": "uuid",
+    "queue": "text",
+    "aggregate_type": "text",
+    "aggregate_id": "text",
+    "event_type": "text",
+    "ordering_key": "text",
+    "payload": "json",
+    "payload_bytes": "bytea",
+    "content_type": "text",
+    "headers": "json",
+    "dedupe_key": "text",
+    "recovery_policy": "text",
+    "created_at": "timestamp with time zone",
+    "available_at": "timestamp with time zone",
+    "status": "text",
+    "attempts": "integer",
+    "lease_owner": "text",
+    "lease_until": "timestamp with time zone",
+    "lease_version": "bigint",
+    "reclaim_count": "integer",
+    "last_error": "text",
+    "outcome": "text",
+    "done_at": "timestamp with time zone",
+    "dead_at": "timestamp with time zone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema; ``checksum`` is over the file as it is shipped, before names are filled in."""
+
+    version: int
+    name: str
+    sql: str
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    schema: bool
+    outbox: bool
+    migration_table: bool
+    encoding: str
+
+
+def migrations(catalog: Catalog) -> list[Migration]:
+    """Return every migration of this version, in order."""
+    plain = {version: sql for version, _, sql in Catalog(Names(), catalog.dialect).migrations()}
+    return [
+        Migration(version, name, sql, hashlib.sha256(plain[version].encode()).hexdigest())
+        for version, name, sql in catalog.migrations()
+    ]
+
+
+def migrate(catalog: Catalog) -> Operation[list[Migration]]:
+    """Bring the schema up to date and return what was applied; safe to run by many processes at once.
+
+    Run it in one transaction: an advisory lock makes the others wait, and they then find nothing to do.
+
+    Raises:
+        SchemaError: the database cannot hold the tables, or something else already has their name.
+    """
+    yield catalog.statement("migration_lock", {"name": catalog.names.placeholders()["outbox"]})
+    found = yield from _find(catalog)
+    _refuse_what_cannot_work(catalog, found)
+    if not found.schema:
+        yield catalog.statement("migration_schema")
+    if not found.migration_table:
+        yield catalog.statement("migration_table")
+    pending = yield from _pending(catalog)
+    for step in pending:
+        yield Statement(f"migrations/{step.version:04}_{step.name}", step.sql)
+        yield _record(catalog, step)
+    return pending
+
+
+def check(catalog: Catalog) -> Operation[list[str]]:
+    """Return what is wrong with the schema, each with its remedy; an empty list is a schema in order."""
+    found = yield from _find(catalog)
+    if not found.migration_table:
+        return [f"the tables {catalog.names.placeholders()['outbox']} do not exist: run `fencepost migrate`"]
+    pending = yield from _pending(catalog)
+    problems = [
+        f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
+    ]
+    if problems:
+        return problems
+    problems += yield from _column_problems(catalog)
+    problems += yield from _index_problems(catalog)
+    problems += yield from _sequence_problems(catalog)
+    return problems
+
+
+def script(catalog: Catalog) -> str:
+    """Return the whole schema as one SQL script, for someone who runs it by hand.
+
+    It is written for an empty place: it fails, changing nothing, where the tables exist.
+    """
+    steps = migrations(catalog)
+    parts = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {catalog.names.placeholders()['schema']};"]
+    parts.append(catalog.statement("migration_table").sql.strip() + ";")
+    for step in steps:
+        parts.append(f"-- migration {step.version:04} {step.name}\n{step.sql.strip()}")
+        parts.append(
+            f"INSERT INTO {catalog.names.placeholders()['migration']} (version, name, checksum) "  # noqa: S608 - our own constants
+            f"VALUES ({step.version}, '{step.name}', '{step.checksum}');"
+        )
+    parts.append("COMMIT;")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(catalog: Catalog) -> dict[str, Any]:
+    return {"outbox": catalog.names.placeholders()["outbox"]}
+
+
+def _find(catalog: Catalog) -> Operation[_Found]:
+    marks = catalog.names.placeholders()
+    rows = yield catalog.statement(
+        "migration_state",
+        {"schema": marks["schema"], "outbox": marks["outbox"], "migration": marks["migration"]},
+    )
+    return _Found(*rows[0])
+
+
+def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
+    if found.encoding != "UTF8":
+        raise SchemaError(
+            f"the database's encoding is {found.encoding}, which cannot keep UTF-8 payloads byte for byte: "
+            "create a database with ENCODING 'UTF8'"
+        )
+    if found.outbox and not found.migration_table:
+        raise SchemaError(
+            f"a table {catalog.names.placeholders()['outbox']} exists that fencepost did not make: "
+            "choose another name with --table or --schema"
+        )
+
+
+def _pending(catalog: Catalog) -> Operation[list[Migration]]:
+    rows = yield catalog.statement("migration_list")
+    applied = {version: checksum for version, _, checksum in rows}
+    known = migrations(catalog)
+    newer = sorted(set(applied) - {step.version for step in known})
+    if newer:
+        raise SchemaError(
+            f"the schema has migration {newer[-1]:04}, which this version of fencepost does not know: "
+            "upgrade fencepost"
+        )
+    for step in known:
+        if step.version in applied and applied[step.version] != step.checksum:
+            raise SchemaError(
+                f"migration {step.version:04} {step.name} was applied with other content than this version ships: "
+                "the tables may differ; compare with `fencepost migrate --sql`"
+            )
+    return [step for step in known if step.version not in applied]
+
+
+def _record(catalog: Catalog, step: Migration) -> Statement:
+    return catalog.statement(
+        "migration_record", {"version": step.version, "name": step.name, "checksum": step.checksum}
+    )
+
+
+def _column_problems(catalog: Catalog) -> Operation[list[str]]:
+    rows = yield catalog.statement("schema_columns", _table(catalog))
+    # Columns that others added are theirs to keep; a missing or changed one of ours is not.
+    types = {name: kind for name, kind, _ in rows}
+    return [
+        f"column {name} is {types.get(name, 'missing')}, expected {kind}: undo that change"
+        for name, kind in EXPECTED_COLUMNS.items()
+        if types.get(name) != kind
+    ]
+
+
+def _index_problems(catalog: Catalog) -> Operation[list[str]]:
+    rows = yield catalog.statement("schema_indexes", _table(catalog))
+    valid: dict[str, bool] = dict(rows)
+    table = catalog.names.table
+    return [
+        f"index {name} is {'invalid' if name in valid else 'missing'}: create it as in `fencepost migrate --sql`"
+        for name in (f"{table}_pkey", f"{table}_ready", f"{table}_dedupe")
+        if not valid.get(name)
+    ]
+
+
+def _sequence_problems(catalog: Catalog) -> Operation[list[str]]:
+    rows = yield catalog.statement("schema_sequence", _table(catalog))
+    if not rows:
+        return ["column id has no identity sequence: restore it as in `fencepost migrate --sql`"]
+    cache, increment, cycles = rows[0]
+    if cache != 1 or increment < 1 or cycles:
+        return [
+            f"the id sequence has CACHE {cache}, INCREMENT {increment}{', CYCLE' if cycles else ''}: "
+            "ids would not follow the order of inserts; use CACHE 1, INCREMENT 1, NO CYCLE"
+        ]
+    return []

@@ -1,0 +1,40 @@
+-- Claim messages whose worker may have crashed on them: those whose lease has expired, and those that were
+-- taken over before and came back. Least often reclaimed first, so that a poison message comes last.
+-- Leased rows sit at the front of the ready index, hence the bounded walk over its first rows.
+WITH front AS MATERIALIZED (
+    SELECT id, status, lease_until, reclaim_count, attempts, recovery_policy, available_at
+    FROM {outbox}
+    WHERE queue = %(queue)s::text
+      AND done_at IS NULL
+      AND available_at <= statement_timestamp()
+    ORDER BY available_at, id
+    LIMIT %(window)s::int
+),
+suspect AS MATERIALIZED (
+    SELECT id
+    FROM front
+    WHERE (status = 'pending' AND reclaim_count > 0 AND reclaim_count <= %(max_reclaims)s::int)
+       OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
+           AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int
+           AND reclaim_count <= %(max_reclaims)s::int)
+    ORDER BY reclaim_count, available_at, id
+    LIMIT %(batch)s::int + 64
+),
+taken AS MATERIALIZED (
+    SELECT id
+    FROM {outbox}
+    WHERE id = ANY (ARRAY(SELECT id FROM suspect))
+      AND done_at IS NULL
+      AND available_at <= statement_timestamp()
+      AND ((status = 'pending' AND reclaim_count > 0)
+           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
+               AND attempts < %(max_attempts)s::int))
+    ORDER BY reclaim_count, available_at, id
+    LIMIT %(batch)s::int
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {outbox} AS o
+{claim_set}
+FROM taken
+WHERE o.id = taken.id
+{claim_returning}

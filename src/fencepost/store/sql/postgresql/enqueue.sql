@@ -1,0 +1,21 @@
+WITH inserted AS (
+    INSERT INTO {outbox} (
+        message_id, queue, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type,
+        headers, dedupe_key, recovery_policy, available_at
+    ) VALUES (
+        %(message_id)s::text::uuid, %(queue)s::text, %(event_type)s::text, %(aggregate_type)s::text,
+        %(aggregate_id)s::text, %(payload)s::text::json, %(payload_bytes)s::bytea, %(content_type)s::text,
+        %(headers)s::text::json, %(dedupe_key)s::text, %(recovery)s::text,
+        coalesce(
+            %(available_at)s::text::timestamptz,
+            statement_timestamp() + %(delay)s::float8 * interval '1 second'
+        )
+    )
+    ON CONFLICT (queue, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id
+)
+-- A full notification queue would make the producer's COMMIT fail; the dispatcher polls anyway.
+SELECT id,
+       CASE WHEN %(channel)s::text IS NOT NULL AND pg_notification_queue_usage() < 0.5
+            THEN pg_notify(%(channel)s::text, '')::text END
+FROM inserted

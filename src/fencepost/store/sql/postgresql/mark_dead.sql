@@ -1,0 +1,9 @@
+UPDATE {outbox}
+SET status = 'dead',
+    outcome = %(outcome)s::text,
+    dead_at = statement_timestamp(),
+    available_at = {far},
+    lease_until = NULL,
+    last_error = (%(errors)s::text[])[array_position(%(ids)s::bigint[], id)]
+WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+RETURNING id

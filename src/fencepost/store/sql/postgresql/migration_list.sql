@@ -1,0 +1,1 @@
+SELECT version, name, checksum FROM {migration} ORDER BY version

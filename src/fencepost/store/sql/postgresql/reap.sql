@@ -1,0 +1,40 @@
+-- Bury the messages whose lease expired and that nobody may take over: their attempts are spent, or their
+-- recovery policy leaves an unknown outcome to a person. The same bounded walk as claim_suspects.
+WITH front AS MATERIALIZED (
+    SELECT id, status, lease_until, attempts, recovery_policy
+    FROM {outbox}
+    WHERE queue = %(queue)s::text
+      AND done_at IS NULL
+      AND available_at <= statement_timestamp()
+    ORDER BY available_at, id
+    LIMIT %(window)s::int
+),
+expired AS MATERIALIZED (
+    SELECT id
+    FROM {outbox}
+    WHERE id = ANY (ARRAY(
+            SELECT id FROM front
+            WHERE status = 'processing' AND lease_until < statement_timestamp()
+              AND (attempts >= %(max_attempts)s::int OR recovery_policy = 'manual')
+            LIMIT %(limit)s::int
+        ))
+      AND status = 'processing'
+      AND lease_until < statement_timestamp()
+      AND (attempts >= %(max_attempts)s::int OR recovery_policy = 'manual')
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {outbox} AS o
+SET status = 'dead',
+    outcome = CASE WHEN o.recovery_policy = 'manual' THEN 'unknown_outcome' ELSE 'crashed' END,
+    dead_at = statement_timestamp(),
+    available_at = {far},
+    lease_until = NULL,
+    lease_version = o.lease_version + 1,
+    last_error = left(
+        'the lease of worker ' || o.lease_owner || ' expired on attempt ' || o.attempts
+        || ': it probably crashed or froze; the message may have been delivered all the same'
+        || coalesce(E'\nbefore: ' || o.last_error, ''), 4000)
+FROM expired
+WHERE o.id = expired.id
+RETURNING o.id, o.outcome
