@@ -46,7 +46,12 @@ def server_account(data: Path) -> Account | None:
 
 
 def run(
-    argv: Sequence[str | os.PathLike[str]], *, account: Account | None, cwd: Path | str = "/", timeout: float = 60
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    account: Account | None,
+    cwd: Path | str = "/",
+    timeout: float = 60,
+    inherit: Sequence[int] = (),
 ) -> tuple[int, str]:
     """Run a program to its end as ``account`` and return its exit status and everything it printed.
 
@@ -68,6 +73,7 @@ def run(
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=[] if account else None,
+            pass_fds=inherit,
             timeout=timeout,
             check=False,
         )

@@ -20,13 +20,14 @@ def open_lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def try_lock(descriptor: int, kind: int) -> bool:
-    """Take ``fcntl.LOCK_SH`` or ``LOCK_EX`` if that is possible at once."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def try_shared(descriptor: int) -> bool:
+    """Take the file's shared lock if that is possible at once."""
+    return _try(descriptor, fcntl.LOCK_SH)
+
+
+def try_exclusive(descriptor: int) -> bool:
+    """Take the file's exclusive lock if that is possible at once."""
+    return _try(descriptor, fcntl.LOCK_EX)
 
 
 def unlock_and_close(descriptor: int) -> None:
@@ -44,7 +45,7 @@ def exclusive(path: Path, *, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """
     descriptor = open_lock_file(path)
     try:
-        if not wait_until(lambda: try_lock(descriptor, fcntl.LOCK_EX), seconds):
+        if not wait_until(lambda: try_exclusive(descriptor), seconds):
             raise EmbeddedError(
                 f"another process has been starting or stopping the server in {path.parent} for "
                 f"{seconds:.0f} s: find who holds {path} (fuser, lsof) and end it"
@@ -52,3 +53,11 @@ def exclusive(path: Path, *, seconds: float = WAIT_SECONDS) -> Iterator[None]:
         yield
     finally:
         unlock_and_close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

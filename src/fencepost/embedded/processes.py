@@ -9,6 +9,7 @@ line, so it never counts as alive here.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -16,14 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PROC = Path("/proc")
+_NAMED = re.compile(r"(^postgres: |cluster_name=)fencepost-[0-9a-f]+-[0-9a-f]+\b")
 
 
-def find(cluster_name: str) -> list[int]:
+def cluster_name(directory: Path) -> str:
+    """A name for the cluster in ``directory`` that no other on this machine has.
+
+    It comes from the directory itself, so a moved cluster keeps it and a copied one does not share it.
+    """
+    found = directory.stat()
+    return f"fencepost-{found.st_dev:x}-{found.st_ino:x}"
+
+
+def find(name: str) -> list[int]:
     """The live PostgreSQL processes whose command line names the cluster, in ascending order.
 
     That includes a ``pg_ctl`` that is just starting the server, and the shell through which it does so.
     """
-    found = [(pid, line) for pid, line in _command_lines() if cluster_name in line]
+    found = [(pid, line) for pid, line in _command_lines() if name in line]
     return sorted(pid for pid, line in found if is_postgres(line) or _program(line) in ("pg_ctl", "sh"))
 
 
@@ -54,6 +65,11 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def has_cluster_name(line: str) -> bool:
+    """Whether a command line has a name from :func:`cluster_name`, whichever."""
+    return _NAMED.search(line) is not None
 
 
 def _program(line: str) -> str:
