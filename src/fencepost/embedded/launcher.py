@@ -142,7 +142,7 @@ class PostgresServer:
             EmbeddedError: the server is not running.
         """
         with reporting(self._directory):
-            password = self._cluster.joinpath("password").read_text("ascii").strip()
+            password = self._cluster.joinpath("password").read_text("utf-8").strip()
         return f"postgresql://postgres:{password}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:

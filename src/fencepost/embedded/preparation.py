@@ -113,7 +113,7 @@ def refuse_other_version(data: Path, programs: Path, account: Account | None) ->
     Raises:
         EmbeddedError: another major version made it.
     """
-    made_by = int(data.joinpath("PG_VERSION").read_text("ascii"))
+    made_by = int(data.joinpath("PG_VERSION").read_text("utf-8"))
     ours = binaries.major_version(programs, account)
     if made_by != ours:
         raise EmbeddedError(
