@@ -332,7 +332,9 @@ class TestTheDirectory:
         with subprocess.Popen(
             [sys.executable, "-c", program, target], env=program_environment(), start_new_session=True
         ) as process:
-            assert wait_until(lambda: bool(list(target.glob("draft-*/data/base/1/*"))), 60)
+            under_way = "draft-*/data/base/1/*"
+            assert wait_until(lambda: any(target.glob(under_way)) or process.poll() is not None, 60)
+            assert process.poll() is None
             os.killpg(process.pid, signal.SIGKILL)
         assert not target.joinpath("cluster").exists()
         server = PostgresServer.create_or_open(target, settings=SETTINGS)

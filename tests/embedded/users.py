@@ -17,7 +17,8 @@ _ROOT = Path(__file__).parents[2]
 
 def program_environment() -> dict[str, str]:
     """Our environment, in which a program finds the fencepost that we found."""
-    return {**os.environ, "PYTHONPATH": str(Path(fencepost.__file__).parents[1])}
+    paths = [str(Path(fencepost.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class User:
