@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
 from fencepost.core.operation import Operation, arun, run
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Stats
-from fencepost.core.states import Outcome
+from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError
 from fencepost.store import outbox as store
@@ -90,6 +90,21 @@ class _OutboxOperations:
                 return found.claimed
         return []
 
+    def _heartbeat(
+        self, messages: Claimed | Iterable[Claimed], lease: timedelta
+    ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
+        if lease <= timedelta(0):
+            raise ConfigError("heartbeat needs a lease above 0")
+        claimed = _many(messages)
+        return claimed, store.heartbeat(self.catalog, claimed, lease)
+
+    def _reap(
+        self, max_attempts: int, queues: Sequence[str] | None, limit: int
+    ) -> Operation[list[tuple[int, Outcome]]]:
+        if max_attempts < 1 or limit < 1:
+            raise ConfigError("reap needs max_attempts and a limit above 0")
+        return store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
+
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
         if older_than < timedelta(0) or limit < 1:
             raise ConfigError("purge needs older_than of at least 0 and a limit above 0")
@@ -105,6 +120,8 @@ class _OutboxOperations:
     def _mark_dead(
         self, messages: Claimed | Iterable[Claimed], error: str, outcome: str
     ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
+        if outcome not in DEAD_OUTCOMES:
+            raise ConfigError(f"outcome must be one of {', '.join(sorted(DEAD_OUTCOMES))}, not {outcome!r}")
         claimed = _many(messages)
         entries = [store.Buried(each, Outcome(outcome), error) for each in claimed]
         return claimed, store.mark_dead(self.catalog, entries)
@@ -168,8 +185,8 @@ class Outbox(_OutboxOperations):
         self, conn: Any, messages: Claimed | Iterable[Claimed], lease: timedelta = timedelta(seconds=60)
     ) -> list[Claimed]:
         """Extend leases to ``lease`` from now; return the messages whose lease is lost."""
-        claimed = _many(messages)
-        return _chosen(claimed, self._run(conn, store.heartbeat(self.catalog, claimed, lease)))
+        claimed, operation = self._heartbeat(messages, lease)
+        return _chosen(claimed, self._run(conn, operation))
 
     def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
         """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
@@ -210,8 +227,7 @@ class Outbox(_OutboxOperations):
         self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
     ) -> int:
         """Make dead what expired and may not be taken over, one bounded step; return how many."""
-        operation = store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
-        return len(self._run(conn, operation))
+        return len(self._run(conn, self._reap(max_attempts, queues, limit)))
 
     def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Delete done messages older than ``older_than``, one bounded step; return how many."""
@@ -308,8 +324,8 @@ class AsyncOutbox(_OutboxOperations):
         self, conn: Any, messages: Claimed | Iterable[Claimed], lease: timedelta = timedelta(seconds=60)
     ) -> list[Claimed]:
         """Extend leases to ``lease`` from now; return the messages whose lease is lost."""
-        claimed = _many(messages)
-        return _chosen(claimed, await self._run(conn, store.heartbeat(self.catalog, claimed, lease)))
+        claimed, operation = self._heartbeat(messages, lease)
+        return _chosen(claimed, await self._run(conn, operation))
 
     async def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
         """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
@@ -350,8 +366,7 @@ class AsyncOutbox(_OutboxOperations):
         self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
     ) -> int:
         """Make dead what expired and may not be taken over, one bounded step; return how many."""
-        operation = store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
-        return len(await self._run(conn, operation))
+        return len(await self._run(conn, self._reap(max_attempts, queues, limit)))
 
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Delete done messages older than ``older_than``, one bounded step; return how many."""

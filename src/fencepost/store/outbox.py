@@ -29,6 +29,11 @@ this is the number of messages in flight, over all workers of a queue, up to whi
 
 DONE_COUNT_CAP = 100_000
 UNLIMITED = 2**31 - 1
+MAX_BATCH = 100_000
+"""Rows that one step of anything takes at most, whatever its caller asks for."""
+
+MAX_EXHAUSTED = 1_000
+"""Rows over the limit of attempts past which a claim stops looking for others behind them."""
 _DEDUPE_TRIES = 5
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -131,6 +136,10 @@ class ClaimResult:
     exhausted: int = 0
 
 
+ClaimOperation = Operation[ClaimResult]
+MakeClaim = Callable[[], ClaimOperation]
+
+
 def open_queues(catalog: Catalog) -> Operation[list[str]]:
     """Return the queues that hold open messages, by name."""
     rows = yield catalog.statement("queues")
@@ -154,13 +163,12 @@ def claim(
     claimed: list[Claimed] = []
     exhausted = 0
     for queue in names:
-        room = batch - len(claimed) - exhausted
+        room = min(batch, MAX_BATCH) - len(claimed)
         if room <= 0:
             break
-        rows = yield catalog.statement("claim", _claim_params(terms) | {"queue": queue, "batch": room})
-        taken = _claimed(rows, terms)
-        exhausted += len(rows) - len(taken)
-        claimed += taken
+        found = yield from _take(catalog, "claim", terms, _claim_params(terms) | {"queue": queue}, room)
+        claimed += found.claimed
+        exhausted += found.exhausted
     return ClaimResult(claimed, exhausted)
 
 
@@ -182,16 +190,34 @@ def claim_suspects(
     names = (yield from open_queues(catalog)) if queues is None else queues
     params = _claim_params(terms) | {
         "window": FRONT_WINDOW,
-        "batch": batch,
         "max_reclaims": max_reclaims,
         "spare_attempts": spare_attempts,
     }
+    exhausted = 0
     for queue in names:
-        rows = yield catalog.statement("claim_suspects", params | {"queue": queue})
-        if rows:
-            taken = _claimed(rows, terms)
-            return ClaimResult(taken, len(rows) - len(taken))
-    return ClaimResult([])
+        found = yield from _take(
+            catalog, "claim_suspects", terms, params | {"queue": queue}, min(batch, MAX_BATCH)
+        )
+        exhausted += found.exhausted
+        if found.claimed:
+            return ClaimResult(found.claimed, exhausted)
+    return ClaimResult([], exhausted)
+
+
+def _take(
+    catalog: Catalog, name: str, terms: ClaimTerms, params: Mapping[str, Any], room: int
+) -> Operation[ClaimResult]:
+    """Claim up to ``room`` messages of one queue; the rows over the limit that it meets do not fill the room."""
+    claimed: list[Claimed] = []
+    exhausted = 0
+    while len(claimed) < room and exhausted < MAX_EXHAUSTED:
+        rows = yield catalog.statement(name, {**params, "batch": room - len(claimed)})
+        taken = _claimed(rows, terms)
+        claimed += taken
+        exhausted += len(rows) - len(taken)
+        if len(taken) == len(rows):
+            break
+    return ClaimResult(claimed, exhausted)
 
 
 def reap(
@@ -201,11 +227,17 @@ def reap(
     names = (yield from open_queues(catalog)) if queues is None else queues
     buried: list[tuple[int, Outcome]] = []
     for queue in names:
-        room = limit - len(buried)
+        room = min(limit, MAX_BATCH) - len(buried)
         if room <= 0:
             break
         rows = yield catalog.statement(
-            "reap", {"queue": queue, "window": FRONT_WINDOW, "max_attempts": max_attempts, "limit": room}
+            "reap",
+            {
+                "queue": queue,
+                "window": FRONT_WINDOW,
+                "max_attempts": min(max_attempts, UNLIMITED),
+                "limit": room,
+            },
         )
         buried += [(row_id, Outcome(outcome)) for row_id, outcome in rows]
     return buried
@@ -213,9 +245,9 @@ def reap(
 
 def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
     return {
-        "owner": terms.owner,
-        "lease": terms.lease.total_seconds(),
-        "max_attempts": terms.max_attempts,
+        "owner": storable(terms.owner),
+        "lease": _seconds(terms.lease),
+        "max_attempts": min(terms.max_attempts, UNLIMITED),
     }
 
 
@@ -266,7 +298,7 @@ def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) 
     kept: set[int] = set()
     for token, ids in _by_token(claimed):
         params = {"ids": ids, "token": token}
-        rows = yield catalog.statement("heartbeat", params | {"lease": lease.total_seconds()})
+        rows = yield catalog.statement("heartbeat", params | {"lease": _seconds(lease)})
         renewed = {row[0] for row in rows}
         if len(renewed) < len(ids):
             # Skipped, as it is locked, or gone? A row that is being finalized right now still stands here.
@@ -383,12 +415,13 @@ def _seconds(delay: timedelta) -> float:
 
 def purge(catalog: Catalog, *, older_than: timedelta, limit: int) -> Operation[int]:
     """Delete at most ``limit`` done messages older than ``older_than``; return how many."""
+    limit = min(limit, MAX_BATCH)
     gone, after = 0, 0
     while gone < limit:
         rows = yield catalog.statement(
             "purge",
             {
-                "older_than": older_than.total_seconds(),
+                "older_than": _seconds(older_than),
                 "after": after,
                 "window": max(limit, 100) * 2,
                 "limit": limit - gone,
@@ -431,7 +464,7 @@ def list_dead(
 ) -> Operation[list[DeadMessage]]:
     """Return dead messages in id order, starting behind the id ``after``."""
     rows = yield catalog.statement(
-        "dead_list", {"queue": queue, "outcome": outcome, "after": after, "limit": limit}
+        "dead_list", {"queue": queue, "outcome": outcome, "after": after, "limit": min(limit, MAX_BATCH)}
     )
     return [_inspected(row) for row in rows]
 
@@ -449,7 +482,7 @@ def retry_dead(
     catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None, notify: bool
 ) -> Operation[list[int]]:
     """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-    rows = yield catalog.statement("dead_retry", {"ids": list(ids), "actor": actor, "reason": reason})
+    rows = yield catalog.statement("dead_retry", _audited(ids, actor, reason))
     if rows and notify:
         yield catalog.statement("notify", {"channel": catalog.names.channel})
     return sorted(row[0] for row in rows)
@@ -457,8 +490,12 @@ def retry_dead(
 
 def skip_dead(catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None) -> Operation[list[int]]:
     """Close dead messages as skipped, audited; return the ids that were dead."""
-    rows = yield catalog.statement("dead_skip", {"ids": list(ids), "actor": actor, "reason": reason})
+    rows = yield catalog.statement("dead_skip", _audited(ids, actor, reason))
     return sorted(row[0] for row in rows)
+
+
+def _audited(ids: Sequence[int], actor: str, reason: str | None) -> dict[str, Any]:
+    return {"ids": list(ids), "actor": storable(actor), "reason": None if reason is None else storable(reason)}
 
 
 def _inspected(row: Row) -> DeadMessage:
