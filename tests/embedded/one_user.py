@@ -1,7 +1,8 @@
 """A process that uses an embedded server until its standard input says so; run by the tests as a program.
 
 Usage: python -m tests.embedded.one_user ADDRESS [UID]. It prints the URL, waits for a line, leaves, and
-prints ``left``. With a UID it gives up root first. A line ``fork`` makes it fork a child that leaves at once.
+prints ``left``. With a UID it gives up root first. A line ``fork`` makes it fork a child that leaves at once,
+a line ``outlive`` one that is still inside when the process itself has left.
 """
 
 from __future__ import annotations
@@ -37,15 +38,33 @@ def leave_in_a_forked_child() -> None:
         sys.stdin.readline()
 
 
+def fork_a_child_that_stays() -> int:
+    """Fork a child that ends when the returned descriptor is closed, without leaving the block."""
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        os.close(write_end)
+        os.read(read_end, 1)
+        os._exit(0)
+    os.close(read_end)
+    return write_end
+
+
 def main() -> None:
     address = sys.argv[1]
     if len(sys.argv) > 2:
         become(int(sys.argv[2]))
     with open_store(address) as url:
         say(url)
-        if sys.stdin.readline() == "fork\n":
+        command = sys.stdin.readline()
+        if command == "fork\n":
             leave_in_a_forked_child()
+        elif command == "outlive\n":
+            child = fork_a_child_that_stays()
     say("left")
+    if command == "outlive\n":
+        sys.stdin.readline()
+        os.close(child)
+        os.wait()
 
 
 if __name__ == "__main__":

@@ -227,22 +227,16 @@ def test_a_forked_child_does_not_stop_the_server_under_its_parent(server: Postgr
 
 def test_a_forked_child_does_not_hold_the_directory_after_its_parent_left(server: PostgresServer) -> None:
     given = f"embedded:{server.directory}"
-    read_end, write_end = os.pipe()
-    with open_store(given):
-        child = os.fork()
-        if child == 0:
-            os.read(read_end, 1)
-            os._exit(0)
-    try:
+    with user(given) as parent:
+        assert parent.read()
+        parent.write("outlive")
+        assert parent.read() == "left"
         assert not server.running
         with open_store(given) as url:
             assert answers(url)
         assert not server.running
-    finally:
-        os.write(write_end, b"x")
-        os.waitpid(child, 0)
-        os.close(read_end)
-        os.close(write_end)
+        parent.write("end")
+        assert parent.process.wait(30) == 0
 
 
 def test_a_failed_start_is_not_counted_as_a_user(server: PostgresServer) -> None:
