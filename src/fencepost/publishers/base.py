@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from fencepost.core.records import Message
+from fencepost.errors import Retryable
+from fencepost.publishers.address import masked
+
+LEASE_MARGIN = 0.25
+"""Seconds of lease that a publish leaves untouched, so that its result can still be written under the lease."""
 
 
 class LostSignal:
@@ -85,6 +91,18 @@ class Delivery:
     replay_of: str | None = None
 
 
+def publish_budget(delivery: Delivery, timeout: float) -> float:
+    """Return how many seconds this publish may take: ``timeout``, or less where the lease ends earlier.
+
+    Raises:
+        Retryable: so little of the lease is left that the message should not be sent at all.
+    """
+    budget = min(timeout, delivery.remaining() - LEASE_MARGIN)
+    if budget <= 0:
+        raise Retryable("not sent: its lease is about to end")
+    return budget
+
+
 @runtime_checkable
 class Publisher(Protocol):
     """Anything with an async ``publish``; a plain function or coroutine function is accepted as well.
@@ -100,22 +118,27 @@ class Publisher(Protocol):
         """
 
 
-class DestinationPublisher:
+class DestinationPublisher(ABC):
     """The base of publishers that are made from a URL and hold a client.
 
     ``open`` and ``close`` are called once by the dispatcher, on its event loop. A publisher opens lazily or
-    in ``open``; it must be able to publish again after the destination went away and came back.
+    in ``open``; it must be able to publish again after the destination went away and came back, and after
+    ``close`` followed by ``open``.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
+        """As configured, secrets included: show ``repr(publisher)`` or ``masked(url)`` instead."""
 
-    async def open(self) -> None:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {masked(self.url)}>"
+
+    async def open(self) -> None:  # noqa: B027 - optional: a publisher may open lazily
         """Prepare the client. Must not fail because the destination is down: `publish` reports that."""
 
+    @abstractmethod
     async def publish(self, message: Message, delivery: Delivery) -> None:
         """See `Publisher.publish`."""
-        raise NotImplementedError
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - optional: a publisher may hold nothing
         """Give back what `open` took; what was acknowledged stays acknowledged."""

@@ -1,0 +1,124 @@
+"""Whatever a user hands over as a publisher, brought into the one form that the runtime calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fencepost.core.records import Message
+from fencepost.errors import ConfigError
+from fencepost.publishers.base import Delivery, DestinationPublisher
+
+ACCEPTED = "publish(message, delivery) or publish(message)"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocable:
+    """A publisher, ready to be called.
+
+    Args:
+        call: takes the message and the delivery. What it returns may be awaitable, also when ``is_async`` is
+            False (a plain function may return a coroutine); await it then.
+        is_async: calling it only makes a coroutine, so it is called on the event loop. Otherwise it may
+            block and belongs into a thread.
+        open: called once before the first message, without arguments; its result may be awaitable.
+        close: called once after the last message; likewise.
+        name: for logs and errors; holds no secrets.
+    """
+
+    call: Callable[[Message, Delivery], Any]
+    is_async: bool
+    open: Callable[[], Any] | None
+    close: Callable[[], Any] | None
+    name: str
+
+
+def as_publisher(publisher: object) -> Invocable:
+    """Return the normal form of an object with ``publish``, a function, or any other callable.
+
+    Functions and methods, plain or async, may take ``(message, delivery)`` or ``(message)`` alone.
+
+    Raises:
+        ConfigError: a class instead of an instance, a generator function, something that cannot be called,
+            or parameters of another shape. The message names it.
+    """
+    name = _name(publisher)
+    if inspect.isclass(publisher):
+        raise ConfigError(f"publisher {name} is a class; pass an instance: {publisher.__name__}(...)")
+    call = getattr(publisher, "publish", publisher)
+    if not callable(call) or inspect.isclass(call):
+        raise ConfigError(f"publisher {name} is neither callable nor has a method {ACCEPTED}")
+    _refuse_generator(call, name)
+    return Invocable(
+        call=call if _takes_delivery(call, name) else _without_delivery(call),
+        is_async=_is(inspect.iscoroutinefunction, call),
+        open=_hook(publisher, "open", name),
+        close=_hook(publisher, "close", name),
+        name=name,
+    )
+
+
+def _takes_delivery(call: Callable[..., Any], name: str) -> bool:
+    try:
+        signature = inspect.signature(call)
+    except (ValueError, TypeError):
+        raise ConfigError(
+            f"the parameters of publisher {name} cannot be read; wrap it in a function that takes {ACCEPTED}"
+        ) from None
+    for arguments in (2, 1):
+        try:
+            signature.bind(*[None] * arguments)
+        except TypeError:
+            continue
+        return arguments == 2
+    raise ConfigError(f"publisher {name} takes {signature}; it must accept {ACCEPTED}")
+
+
+def _without_delivery(call: Callable[[Message], Any]) -> Callable[[Message, Delivery], Any]:
+    def call_with_message(message: Message, _: Delivery) -> Any:
+        return call(message)
+
+    return call_with_message
+
+
+def _is(kind: Callable[[Any], bool], call: Callable[..., Any]) -> bool:
+    """Ask ``inspect`` about a function, a partial, or an object whose ``__call__`` is one."""
+    inner = call
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return kind(inner) or kind(type(inner).__call__)
+
+
+def _refuse_generator(call: Callable[..., Any], name: str) -> None:
+    # Calling one runs none of its body: each message would count as delivered without having been sent.
+    if _is(inspect.isgeneratorfunction, call) or _is(inspect.isasyncgenfunction, call):
+        raise ConfigError(f"publisher {name} is a generator (it has 'yield'); it must return when it is done")
+
+
+def _hook(publisher: object, attribute: str, name: str) -> Callable[[], Any] | None:
+    # A function or a partial has nothing to open; a file-like callable's own close() is not ours to call.
+    if not hasattr(publisher, "publish"):
+        return None
+    hook = getattr(publisher, attribute, None)
+    if hook is None:
+        return None
+    if not callable(hook):
+        raise ConfigError(f"publisher {name}: its attribute {attribute!r} must be a method")
+    try:
+        inspect.signature(hook).bind()
+    except (TypeError, ValueError):
+        raise ConfigError(f"publisher {name}: {attribute}() must not need arguments") from None
+    return hook  # type: ignore[no-any-return]
+
+
+def _name(publisher: object) -> str:
+    if isinstance(publisher, DestinationPublisher):
+        return repr(publisher)
+    inner: Any = publisher
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    named = inner if hasattr(inner, "__qualname__") else type(inner)
+    return f"{named.__module__}.{named.__qualname__}"

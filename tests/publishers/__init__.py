@@ -1,0 +1,1 @@
+"""Publishers against the real thing: a pipe, an HTTP receiver, a NATS server."""

@@ -1,0 +1,75 @@
+"""The publisher conformance suite on a real NATS server with JetStream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from nats.js.errors import NotFoundError
+
+from fencepost.publishers.nats import NatsPublisher
+from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received, received_from
+from tests.publishers.conftest import free_port
+from tests.publishers.nats_server import NatsServer
+
+STREAM = "EVENTS"
+
+
+class NatsHarness(PublisherHarness):
+    def __init__(self, directory: Path, timeout: float) -> None:
+        self._server = NatsServer(directory, free_port())
+        self._timeout = timeout
+
+    async def start(self) -> None:
+        self._server.start()
+        client = await self._server.connect()
+        stream = client.jetstream()
+        try:
+            await stream.stream_info(STREAM)
+        except NotFoundError:
+            await stream.add_stream(name=STREAM, subjects=["events.>"])
+        await client.close()
+
+    async def stop(self) -> None:
+        self._server.stop()
+
+    async def pause(self) -> None:
+        self._server.pause()
+
+    async def resume(self) -> None:
+        self._server.resume()
+
+    async def close(self) -> None:
+        self._server.stop()
+
+    def publisher(self) -> object:
+        return NatsPublisher(
+            f"nats://127.0.0.1:{self._server.port}"
+            f"?stream={STREAM}&subject=events.{{event_type}}&timeout={self._timeout}"
+        )
+
+    async def received(self) -> Sequence[Received]:
+        client = await self._server.connect()
+        stream = client.jetstream()
+        last = (await stream.stream_info(STREAM)).state.last_seq
+        arrived = []
+        for sequence in range(1, last + 1):
+            stored = await stream.get_msg(STREAM, sequence)
+            arrived.append(received_from(stored.data or b"", stored.headers or {}))
+        await client.close()
+        return arrived
+
+    def too_large(self) -> bytes:
+        return b"x" * (1_048_576 + 1)
+
+
+class TestNatsConformance(PublisherConformance):
+    timeout = 0.5
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self._tmp = tmp_path
+
+    def harness(self) -> PublisherHarness:
+        return NatsHarness(self._tmp, self.timeout)

@@ -1,0 +1,390 @@
+"""NATS JetStream against a real server: subjects, streams, sizes, refusals, lost connections, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats.aio.client
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.msg import Msg
+
+from fencepost.errors import Permanent, PublishFailure, Retryable
+from fencepost.publishers.nats import MAX_SUBJECT_CHARS, NatsPublisher, subject_for
+from fencepost.testing import sample_delivery, sample_message
+from tests.publishers.nats_server import NatsServer
+
+TIMEOUT = 0.4
+SLACK = 1.0
+
+
+@asynccontextmanager
+async def opened(server: NatsServer, query: str = "", *, userinfo: str = "") -> AsyncIterator[NatsPublisher]:
+    publisher = NatsPublisher(f"nats://{userinfo}127.0.0.1:{server.port}?timeout={TIMEOUT}{query}")
+    await publisher.open()
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+@asynccontextmanager
+async def client_of(server: NatsServer, **options: str) -> AsyncIterator[nats.aio.client.Client]:
+    client = await server.connect(**options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def add_stream(server: NatsServer, name: str = "EVENTS", subject: str = "order.>", **options: Any) -> None:
+    async with client_of(server) as client:
+        await client.jetstream().add_stream(name=name, subjects=[subject], **options)
+
+
+async def stored(server: NatsServer, name: str = "EVENTS") -> int:
+    async with client_of(server) as client:
+        return (await client.jetstream().stream_info(name)).state.messages
+
+
+class TestSubject:
+    @pytest.mark.parametrize(
+        ("template", "event_type", "subject"),
+        [
+            ("{event_type}", "order.created", "order.created"),
+            ("{event_type}", "", "_"),
+            ("{event_type}", ".", "_._"),
+            ("{event_type}", "a..b.", "a._.b._"),
+            ("{event_type}", "a b*c>d%e$f", "a%20b%2Ac%3Ed%25e%24f"),
+            ("{event_type}", "é\r\n\x00\t", "%C3%A9%0D%0A%00%09"),
+            ("{event_type}", "$JS.API.STREAM.DELETE.EVENTS", "%24JS.API.STREAM.DELETE.EVENTS"),
+            ("{event_type}", "_INBOX.x.y", "%5FINBOX.x.y"),
+            ("events.{event_type}.v1", "order.paid", "events.order.paid.v1"),
+            ("{queue}.{aggregate_type}.{aggregate_id}.{key}", "x", "a%2Eq.order.4%2E2.4%2E2"),
+        ],
+    )
+    def test_documented_rule(self, template: str, event_type: str, subject: str) -> None:
+        assert subject_for(template, sample_message(event_type, queue="a.q", aggregate_id="4.2")) == subject
+
+    def test_a_missing_field_is_an_underscore(self) -> None:
+        assert (
+            subject_for("{aggregate_type}.{key}", sample_message(aggregate_type=None, aggregate_id=None)) == "_._"
+        )
+
+    @given(st.text(max_size=400))
+    def test_any_text_gives_a_subject_that_the_server_accepts(self, text: str) -> None:
+        message = sample_message(text, queue=text, aggregate_id=text)
+        for template in ("{event_type}", "e.{event_type}.{queue}.{key}"):
+            subject = subject_for(template, message)
+            assert len(subject) <= MAX_SUBJECT_CHARS
+            assert all("!" <= char <= "~" and char not in "*>" for char in subject)
+            assert all(subject.split("."))
+
+    def test_long_subjects_are_cut_and_stay_distinct(self) -> None:
+        one, two = (subject_for("{event_type}", sample_message("x" * 800 + end)) for end in "ab")
+        assert len(one) == len(two) == MAX_SUBJECT_CHARS
+        assert one != two
+        assert one[:238] == two[:238]
+
+
+async def test_headers_and_message_id_are_stored(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    message = sample_message(headers={"Status": "503", "Nats-Rollup": "all", "x": "a\r\nb"})
+    async with opened(nats_server, "&stream=EVENTS") as publisher:
+        await publisher.publish(message, sample_delivery(token=7))
+    async with client_of(nats_server) as client:
+        received = await client.jetstream().get_msg("EVENTS", 1)
+    assert received.subject == "order.created"
+    headers = received.headers or {}
+    assert headers["Nats-Msg-Id"] == headers["Fencepost-Message-Id"] == str(message.message_id)
+    assert headers["Nats-Expected-Stream"] == "EVENTS"
+    assert headers["Fencepost-Token"] == "7"
+    assert headers["x"] == "a%0D%0Ab"
+    assert headers["Fencepost-Header-Status"] == "503", "a consumer would take Status for the server's own"
+    assert headers["Fencepost-Header-Nats-Rollup"] == "all"
+
+
+async def test_a_duplicate_acknowledgement_is_success(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    message = sample_message()
+    async with opened(nats_server) as publisher:
+        for attempt in (1, 2, 3):
+            await publisher.publish(message, sample_delivery(attempt=attempt, token=attempt))
+    assert await stored(nats_server) == 1
+
+
+async def test_an_event_type_cannot_call_the_servers_api(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        with pytest.raises(Retryable, match="no JetStream stream listens"):
+            await publisher.publish(sample_message("$JS.API.STREAM.DELETE.EVENTS"), sample_delivery())
+    assert await stored(nats_server) == 0
+
+
+async def test_no_stream_on_the_subject_is_retryable_and_says_so_at_once(nats_server: NatsServer) -> None:
+    async with client_of(nats_server), opened(nats_server) as publisher:
+        with pytest.raises(Retryable, match=r"no JetStream stream listens on subject 'order.created': create"):
+            await publisher.publish(sample_message(), sample_delivery())
+        await add_stream(nats_server)
+        await publisher.publish(sample_message(), sample_delivery())
+
+
+async def test_another_stream_than_the_configured_one_is_retryable(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server, "&stream=OTHER") as publisher:
+        with pytest.raises(Retryable, match=r"expected stream does not match.*\?stream=OTHER"):
+            await publisher.publish(sample_message(), sample_delivery())
+    assert await stored(nats_server) == 0
+
+
+async def test_a_subscriber_that_is_no_stream_does_not_count_and_disturbs_no_other(
+    nats_server: NatsServer,
+) -> None:
+    await add_stream(nats_server)
+    async with client_of(nats_server) as client, opened(nats_server) as publisher:
+        await client.subscribe("mute")
+        await client.flush()
+        mute = asyncio.create_task(publisher.publish(sample_message("mute"), sample_delivery()))
+        good = 0
+        while not mute.done():
+            await publisher.publish(sample_message(), sample_delivery())
+            good += 1
+        with pytest.raises(Retryable, match="no acknowledgement for subject 'mute' before the deadline"):
+            await mute
+    assert good > 1
+    assert await stored(nats_server) == good
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"+OK", b"[]", b"{}", b'{"stream": "", "seq": 1}', b'{"error": 1}', b"null"]
+)
+async def test_an_answer_that_is_no_acknowledgement_is_retryable(nats_server: NatsServer, reply: bytes) -> None:
+    async def answer(message: Msg) -> None:
+        await message.respond(reply)
+
+    async with client_of(nats_server) as client, opened(nats_server) as publisher:
+        await client.subscribe("service", cb=answer)
+        await client.flush()
+        with pytest.raises(Retryable, match="not an acknowledgement of a stream"):
+            await publisher.publish(sample_message("service"), sample_delivery())
+
+
+async def test_an_acknowledgement_of_another_stream_is_retryable(nats_server: NatsServer) -> None:
+    async def answer(message: Msg) -> None:
+        await message.respond(b'{"stream": "FAKE", "seq": 1}')
+
+    async with client_of(nats_server) as client, opened(nats_server, "&stream=EVENTS") as publisher:
+        await client.subscribe("service", cb=answer)
+        await client.flush()
+        with pytest.raises(Retryable, match="not an acknowledgement of the stream 'EVENTS'"):
+            await publisher.publish(sample_message("service"), sample_delivery())
+
+
+@pytest.mark.parametrize("below", [0, 1, 200, 400])
+async def test_a_payload_that_only_its_headers_push_over_the_limit_is_permanent_and_keeps_the_connection(
+    nats_server: NatsServer, below: int
+) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        await publisher.publish(sample_message(), sample_delivery())
+        link = publisher._connecting
+        big = sample_message(payload=b"x" * (1_048_576 - below), headers={"x": "y" * 500})
+        with pytest.raises(Permanent, match="max_payload"):
+            await publisher.publish(big, sample_delivery())
+        await publisher.publish(sample_message(), sample_delivery())
+        assert publisher._connecting is link, "the server did not cut the connection"
+
+
+async def test_the_size_check_is_exact(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        size = 1_048_576
+        with pytest.raises(Permanent) as refused:
+            await publisher.publish(sample_message(payload=b"x" * size), sample_delivery())
+        sent = int(str(refused.value).split(" are ")[1].split(" bytes")[0])
+        await publisher.publish(sample_message(payload=b"x" * (2 * size - sent)), sample_delivery())
+        with pytest.raises(Permanent):
+            await publisher.publish(sample_message(payload=b"x" * (2 * size - sent + 1)), sample_delivery())
+
+
+async def test_larger_than_the_stream_accepts_is_permanent(nats_server: NatsServer) -> None:
+    await add_stream(nats_server, max_msg_size=1_000)
+    async with opened(nats_server) as publisher:
+        with pytest.raises(Permanent, match="message size exceeds maximum"):
+            await publisher.publish(sample_message(payload=b"x" * 1_001), sample_delivery())
+        await publisher.publish(sample_message(), sample_delivery())
+
+
+async def test_a_full_stream_is_retryable(nats_server: NatsServer) -> None:
+    async with client_of(nats_server) as client:
+        await client.jetstream().add_stream(name="EVENTS", subjects=["order.>"], max_msgs=1, discard="new")
+    async with opened(nats_server) as publisher:
+        await publisher.publish(sample_message(), sample_delivery())
+        with pytest.raises(Retryable, match="maximum messages exceeded"):
+            await publisher.publish(sample_message(), sample_delivery())
+
+
+async def test_a_server_stopped_in_mid_publish_is_noticed_at_once(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with client_of(nats_server) as client, opened(nats_server) as publisher:
+        await client.subscribe("mute")
+        await client.flush()
+        await publisher.publish(sample_message(), sample_delivery())
+        waiting = asyncio.create_task(publisher.publish(sample_message("mute"), sample_delivery()))
+        await asyncio.wait({waiting}, timeout=0.05)
+        started = time.monotonic()
+        await asyncio.to_thread(nats_server.stop)
+        with pytest.raises(Retryable):
+            await waiting
+        assert time.monotonic() - started < TIMEOUT
+
+
+async def test_a_frozen_server_with_full_buffers_ends_by_the_deadline_and_the_close_too(
+    nats_server: NatsServer,
+) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        await publisher.publish(sample_message(), sample_delivery())
+        nats_server.pause()
+        big = b"x" * 1_000_000
+        started = time.monotonic()
+        for _ in range(2):
+            publishes = [publisher.publish(sample_message(payload=big), sample_delivery()) for _ in range(12)]
+            results = await asyncio.gather(*publishes, return_exceptions=True)
+            assert all(isinstance(result, Retryable) for result in results)
+        assert time.monotonic() - started < 2 * TIMEOUT + SLACK
+        await publisher.close()
+        assert time.monotonic() - started < 2 * TIMEOUT + 1 + SLACK
+        nats_server.resume()
+        await publisher.publish(sample_message(), sample_delivery())
+
+
+async def test_no_message_is_sent_after_its_publish_failed_for_want_of_a_connection(
+    nats_server: NatsServer,
+) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        await publisher.publish(sample_message(), sample_delivery())
+        nats_server.stop()
+        for _ in range(3):
+            with pytest.raises(Retryable, match=r"cannot connect|connection closed|connection lost"):
+                await publisher.publish(sample_message(), sample_delivery())
+        nats_server.start()
+        async with client_of(nats_server):
+            await publisher.publish(sample_message(), sample_delivery())
+    assert await stored(nats_server) == 2, "nothing was kept in a buffer and sent late"
+
+
+async def test_a_second_server_in_the_url_takes_over(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    publisher = NatsPublisher(f"nats://127.0.0.1:1,127.0.0.1:{nats_server.port}?timeout=2")
+    for _ in range(3):
+        await publisher.publish(sample_message(), sample_delivery())
+    await publisher.close()
+
+
+async def test_something_that_is_not_nats_is_retryable() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        publisher = NatsPublisher(f"nats://127.0.0.1:{port}?timeout={TIMEOUT}")
+        with pytest.raises(Retryable, match="cannot connect"):
+            await publisher.publish(sample_message(), sample_delivery())
+        await publisher.close()
+
+
+async def test_one_connection_serves_all_publishes_at_once(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher, client_of(nats_server) as before:
+        await asyncio.gather(*(publisher.publish(sample_message(), sample_delivery()) for _ in range(50)))
+        async with client_of(nats_server) as after:
+            assert before.client_id is not None
+            assert after.client_id == before.client_id + 2, "the server numbers its clients: one in between"
+
+
+async def test_the_connect_attempt_of_a_cancelled_publish_serves_the_others(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with opened(nats_server) as publisher:
+        first = asyncio.create_task(publisher.publish(sample_message(), sample_delivery()))
+        second = asyncio.create_task(publisher.publish(sample_message(), sample_delivery()))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert first.cancelled()
+
+
+class TestCredentials:
+    PASSWORD = "hunter2/secret"  # noqa: S105 - made up for this test
+    USERINFO = "alice-user:hunter2%2Fsecret@"
+
+    @pytest.fixture
+    def guarded(self, start_nats: Callable[..., NatsServer], tmp_path: Path) -> NatsServer:
+        config = tmp_path / "server.conf"
+        config.write_text(
+            "authorization { users = ["
+            f'{{ user: "alice-user", password: "{self.PASSWORD}", '
+            'permissions: { publish: ["order.>", "$JS.API.>"] } } ] }'
+        )
+        return start_nats("-c", str(config))
+
+    async def test_the_right_ones_deliver(self, guarded: NatsServer) -> None:
+        async with client_of(guarded, user="alice-user", password=self.PASSWORD) as client:
+            await client.jetstream().add_stream(name="EVENTS", subjects=["order.>"])
+        async with opened(guarded, userinfo=self.USERINFO) as publisher:
+            await publisher.publish(sample_message(), sample_delivery())
+
+    async def test_a_missing_permission_is_named(self, guarded: NatsServer) -> None:
+        async with client_of(guarded, user="alice-user", password=self.PASSWORD):
+            pass
+        async with opened(guarded, userinfo=self.USERINFO) as publisher:
+            with pytest.raises(Retryable, match=r"\(the server said: nats: permissions violation for publish"):
+                await publisher.publish(sample_message("forbidden"), sample_delivery())
+
+    async def test_a_token_is_sent_as_one(self, start_nats: Callable[..., NatsServer]) -> None:
+        server = start_nats("--auth", "s3cret-token")
+        publisher = NatsPublisher(f"nats://s3cret-token@127.0.0.1:{server.port}?timeout=5")
+        while True:
+            with pytest.raises(Retryable) as failure:
+                await publisher.publish(sample_message(), sample_delivery())
+            if "no JetStream stream" in str(failure.value):
+                break  # it came past the authentication
+            assert "Connection" in str(failure.value), "only until the server listens"
+        await publisher.close()
+
+    async def test_never_in_repr_errors_or_logs(
+        self, guarded: NatsServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        async with client_of(guarded, user="alice-user", password=self.PASSWORD):
+            pass
+        texts: list[str] = []
+        for userinfo in (self.USERINFO, "alice-user:hunter2wrong@", "hunter2token@"):
+            async with opened(guarded, userinfo=userinfo) as publisher:
+                texts.append(repr(publisher))
+                for event_type in ("order.x", "forbidden"):
+                    try:
+                        await publisher.publish(sample_message(event_type), sample_delivery())
+                    except PublishFailure as failure:
+                        texts += [str(failure), *traceback.format_exception(failure)]
+        guarded.stop()
+        async with opened(guarded, userinfo=self.USERINFO) as publisher:
+            with pytest.raises(Retryable) as down:
+                await publisher.publish(sample_message(), sample_delivery())
+            texts.append(str(down.value))
+        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+        assert "uthorization" in everything
+        assert "hunter2" not in everything
+        assert "alice-user" not in everything
