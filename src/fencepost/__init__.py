@@ -1,6 +1,7 @@
 """fencepost: a transactional outbox for PostgreSQL, with leases, fencing tokens and a dispatcher."""
 
 from fencepost.client.outbox import AsyncOutbox, Outbox
+from fencepost.config import DispatcherSettings
 from fencepost.core.draft import JsonText, NewMessage
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
 from fencepost.errors import (
@@ -16,6 +17,9 @@ from fencepost.errors import (
     SchemaError,
     UnsupportedConnection,
 )
+from fencepost.publishers.base import Delivery, Publisher
+from fencepost.runtime.dispatcher import Dispatcher, UnexpectedFailure
+from fencepost.runtime.routes import Route
 
 __all__ = [
     "AsyncOutbox",
@@ -25,6 +29,9 @@ __all__ = [
     "DeadMessage",
     "DedupeConflict",
     "Defer",
+    "Delivery",
+    "Dispatcher",
+    "DispatcherSettings",
     "EmbeddedError",
     "Enqueued",
     "FencepostError",
@@ -34,8 +41,11 @@ __all__ = [
     "NewMessage",
     "Outbox",
     "Permanent",
+    "Publisher",
     "Retryable",
+    "Route",
     "SchemaError",
     "Stats",
+    "UnexpectedFailure",
     "UnsupportedConnection",
 ]

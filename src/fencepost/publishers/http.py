@@ -75,7 +75,7 @@ class HttpPublisher(DestinationPublisher):
             self._target.raw_host.decode("ascii").encode("idna")
         except (httpx.InvalidURL, ValueError):
             raise ConfigError(f"{address.display} is not a valid URL for HTTP") from None
-        self._tls = _tls_context(address)
+        self._tls = self._tls_context(address)
         self._authorization = _basic_auth(address)
         self._secrets = _secrets(address, self._authorization)
         self._transport: httpx.AsyncHTTPTransport | None = None
@@ -129,10 +129,22 @@ class HttpPublisher(DestinationPublisher):
             limits = self._httpx.Limits(
                 max_connections=self._max_connections, max_keepalive_connections=self._max_connections
             )
-            self._transport = self._httpx.AsyncHTTPTransport(
-                verify=self._tls if self._tls is not None else True, trust_env=False, limits=limits
-            )
+            self._transport = self._httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=limits)
         return self._transport
+
+    def _tls_context(self, address: Address) -> ssl.SSLContext:
+        # Made with the publisher: reading the authorities takes a tenth of a second, too long for the event loop.
+        if address.scheme == "http":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        path = address.options.get("ca")
+        if path is None:
+            return self._httpx.create_ssl_context(trust_env=False)
+        try:
+            return ssl.create_default_context(cafile=path)
+        except OSError as error:
+            raise ConfigError(
+                f"{address.display}: ca={path!r} cannot be read: {error.strerror or error}"
+            ) from None
 
     def _headers(self, message: Message, delivery: Delivery) -> dict[str, str]:
         headers = outgoing_headers(message, delivery)
@@ -222,16 +234,6 @@ def _target(address: Address) -> str:
     text = f"{address.scheme}://{netloc}{'' if port is None else f':{port}'}{address.path or '/'}"
     query = address.options.get("query", "")
     return f"{text}?{query}" if query else text
-
-
-def _tls_context(address: Address) -> ssl.SSLContext | None:
-    path = address.options.get("ca")
-    if path is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=path)
-    except OSError as error:
-        raise ConfigError(f"{address.display}: ca={path!r} cannot be read: {error.strerror or error}") from None
 
 
 def _basic_auth(address: Address) -> str | None:

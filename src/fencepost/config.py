@@ -1,0 +1,109 @@
+"""Settings, frozen and checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from fencepost.core.backoff import Backoff
+from fencepost.core.lease import timing_problems
+from fencepost.core.outcome import RetryPolicy
+from fencepost.errors import ConfigError
+
+OnUnexpected = Literal["retry", "stop"]
+
+
+def default_owner() -> str:
+    """Return a name for this process: for people to read, it never decides anything."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherSettings:
+    """How a dispatcher works; the defaults are safe together.
+
+    Args:
+        owner: this worker's name, for people.
+        queues: the queues to serve; None for all of them.
+        batch: messages per claim, 1 to 10,000.
+        concurrency: publishes in flight at once; no more is claimed than can start.
+        lease: how long a claim holds without a heartbeat.
+        heartbeat: time between heartbeats, at most a third of the lease; None for exactly that.
+        publish_timeout: the longest a publish may take; below the lease.
+        max_attempts: publish starts before a message is dead.
+        max_age: time since ``created_at`` after which a failed or deferred message is dead; None for never.
+        backoff_base, backoff_cap: the window of the full-jitter delay between attempts.
+        poll_interval: the longest a due message waits to be found without a notice.
+        notify: listen for NOTIFY; polling goes on behind it.
+        grace: how long a shutdown waits for publishes in flight.
+        on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
+
+    Raises:
+        ConfigError: a combination that cannot work, every problem in one message.
+    """
+
+    owner: str = field(default_factory=default_owner)
+    queues: Sequence[str] | None = None
+    batch: int = 100
+    concurrency: int = 100
+    lease: timedelta = timedelta(seconds=60)
+    heartbeat: timedelta | None = None
+    publish_timeout: timedelta = timedelta(seconds=10)
+    max_attempts: int = 12
+    max_age: timedelta | None = None
+    backoff_base: timedelta = timedelta(seconds=1)
+    backoff_cap: timedelta = timedelta(seconds=300)
+    poll_interval: timedelta = timedelta(seconds=1)
+    notify: bool = True
+    grace: timedelta = timedelta(seconds=20)
+    on_unexpected: OnUnexpected = "retry"
+
+    def __post_init__(self) -> None:
+        problems = self._range_problems()
+        if not problems:
+            problems = timing_problems(
+                lease=self.lease, heartbeat=self.beat_every, publish_timeout=self.publish_timeout
+            )
+        if problems:
+            raise ConfigError("; ".join(f"{setting}: {text}" for setting, text in problems))
+
+    @property
+    def beat_every(self) -> timedelta:
+        """The time between heartbeats."""
+        return self.lease / 3 if self.heartbeat is None else self.heartbeat
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The limits that turn a failure into a retry or an end."""
+        return RetryPolicy(self.max_attempts, Backoff(self.backoff_base, self.backoff_cap), self.max_age)
+
+    def _range_problems(self) -> list[tuple[str, str]]:
+        zero = timedelta(0)
+        longest = timedelta(days=1)
+        rules = [
+            ("owner", bool(self.owner) and "\x00" not in self.owner, "must be a name without NUL"),
+            ("queues", self.queues is None or len(self.queues) > 0, "must name a queue, or be left out for all"),
+            ("batch", 1 <= self.batch <= 10_000, "must lie between 1 and 10000"),
+            ("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000"),
+            ("lease", timedelta(milliseconds=100) <= self.lease <= longest, "must lie between 0.1 s and a day"),
+            ("heartbeat", self.beat_every > zero, "must be above 0"),
+            ("publish_timeout", self.publish_timeout > zero, "must be above 0"),
+            ("max_attempts", 1 <= self.max_attempts <= 1_000_000, "must lie between 1 and 1000000"),
+            ("max_age", self.max_age is None or self.max_age > zero, "must be above 0, or left out"),
+            ("backoff_base", zero < self.backoff_base <= self.backoff_cap, "must lie between 0 and backoff_cap"),
+            ("backoff_cap", self.backoff_cap <= timedelta(days=365), "must be at most a year"),
+            ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
+            ("grace", zero <= self.grace <= longest, "must lie between 0 and a day"),
+            ("on_unexpected", self.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
+        ]
+        return [
+            (setting, f"{_shown(getattr(self, setting))} {rule}") for setting, holds, rule in rules if not holds
+        ]
+
+
+def _shown(value: object) -> str:
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)

@@ -1,0 +1,123 @@
+"""Decides what this process claims next, and claims it.
+
+Two kinds of claims take turns. A normal one takes a batch of messages that no crash has touched. A suspect's
+one takes a single message whose worker may have crashed on it, to be published with nothing else in flight,
+so that a message that kills its process spends nobody else's attempts. When the first few suspects of a
+crash went well, the rest that expired with them, for the first time and with attempts to spare, come as a
+batch: a machine that lost power must not make its whole load crawl.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fencepost.config import DispatcherSettings
+from fencepost.core.lease import TrustWindow
+from fencepost.core.records import Claimed
+from fencepost.runtime.counters import Counters
+from fencepost.runtime.held import Holding
+from fencepost.runtime.link import Link
+from fencepost.store import outbox as store
+from fencepost.store.catalog import Catalog
+
+SUSPECTS_BEFORE_BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one claim took."""
+
+    holdings: Sequence[Holding] = ()
+    alone: bool = False
+    """Publish it with nothing else in flight."""
+
+
+class Claimer:
+    """Claims for one dispatcher."""
+
+    def __init__(self, link: Link, catalog: Catalog, settings: DispatcherSettings, counters: Counters) -> None:
+        self._link, self._catalog, self._settings, self._counters = link, catalog, settings, counters
+        self._terms = store.ClaimTerms(settings.owner, settings.lease, settings.max_attempts)
+        self._queues: list[str] = list(settings.queues or ())
+        self._listed_at: float | None = None
+        self._suspects_at = 0.0
+        self._survived = 0
+        self._sent_at = 0.0
+
+    async def next(self, room: int) -> Batch:
+        """Claim at most ``room`` messages; an empty batch means that nothing is due."""
+        await self._list_queues()
+        if time.monotonic() >= self._suspects_at:
+            batch = await self._claim_suspects(room)
+            if batch.holdings:
+                self._suspects_at = float("inf")  # until a normal batch had its turn
+                return batch
+            self._suspects_at = time.monotonic() + self._settings.poll_interval.total_seconds()
+        batch = await self._claim_normal(room)
+        if self._suspects_at == float("inf"):
+            self._suspects_at = 0.0
+            if not batch.holdings:
+                return await self.next(room)
+        return batch
+
+    def survived(self, holding: Holding) -> None:
+        """Note that a suspect was published, whatever came of it, and this process lives on."""
+        if holding.claimed.reclaim_count == 1:
+            self._survived += 1
+
+    async def _claim_normal(self, room: int) -> Batch:
+        names = self._queues
+        found = await self._run(
+            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._settings.batch))
+        )
+        # The next claim begins with another queue, so that none stands in front of the others.
+        self._queues = names[1:] + names[:1]
+        if not found:
+            self._listed_at = None  # a queue may have come into being: look again
+        return Batch(found)
+
+    async def _claim_suspects(self, room: int) -> Batch:
+        if self._survived >= SUSPECTS_BEFORE_BATCH:
+            found = await self._run(
+                lambda: store.claim_suspects(
+                    self._catalog,
+                    self._terms,
+                    queues=self._queues,
+                    batch=min(room, self._settings.batch),
+                    max_reclaims=0,
+                    spare_attempts=1,
+                )
+            )
+            if found:
+                return Batch(found)
+            self._survived = 0
+        found = await self._run(lambda: store.claim_suspects(self._catalog, self._terms, queues=self._queues))
+        return Batch(found, alone=True)
+
+    async def _run(self, make: store.MakeClaim) -> list[Holding]:
+        def timed() -> store.ClaimOperation:
+            # Of the try that worked: the lease is counted from before it was sent.
+            self._sent_at = time.monotonic()
+            return make()
+
+        result = await self._link.run(timed)
+        self._counters.exhausted_at_claim += result.exhausted
+        self._counters.claimed += len(result.claimed)
+        self._counters.reclaimed += sum(each.reclaim_count > 0 for each in result.claimed)
+        return [self._holding(each) for each in result.claimed]
+
+    def _holding(self, claimed: Claimed) -> Holding:
+        window = TrustWindow(self._sent_at, claimed.lease.total_seconds())
+        return Holding(claimed, window, claimed_at=self._sent_at)
+
+    async def _list_queues(self) -> None:
+        if self._settings.queues is not None:
+            return
+        now = time.monotonic()
+        if self._listed_at is None or now - self._listed_at > self._settings.poll_interval.total_seconds():
+            found = await self._link.run(lambda: store.open_queues(self._catalog))
+            if sorted(self._queues) != found:
+                self._queues = found
+            self._listed_at = now

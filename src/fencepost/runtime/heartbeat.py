@@ -1,0 +1,139 @@
+"""Heartbeats on a thread, an event loop and a connection of their own, which no publisher can block.
+
+The thread also notices what the main loop cannot: that a publisher blocks it, and that a lease has ended
+without an answer from the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from fencepost.core.error_text import describe
+from fencepost.core.records import Claimed
+from fencepost.runtime.held import Held, Holding
+from fencepost.runtime.link import Limits, Link
+from fencepost.store import outbox as store
+from fencepost.store.catalog import Catalog
+
+log = logging.getLogger("fencepost.heartbeat")
+
+STALL_SECONDS = 1.0
+"""A main loop that does not answer for this long is reported as blocked."""
+
+
+class Heartbeat:
+    """Extends the leases of everything in ``held`` until it is stopped."""
+
+    def __init__(
+        self,
+        url: str,
+        catalog: Catalog,
+        limits: Limits,
+        held: Held,
+        *,
+        every: float,
+        on_stall: Callable[[], None],
+        on_reconnect: Callable[[], None],
+    ) -> None:
+        self._url, self._catalog, self._limits, self._held = url, catalog, limits, held
+        self._every = every
+        self._on_stall = on_stall
+        self._on_reconnect = on_reconnect
+        self._main_loop = asyncio.get_running_loop()
+        self._answered_at = time.monotonic()
+        self._asked_at: float | None = None
+        self._stall_told = False
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._main, name="fencepost heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self, timeout: float) -> None:
+        """Stop beating and wait for the thread, at most ``timeout`` seconds: it is a daemon thread."""
+        loop, task = self._own_loop, self._task
+        if loop is not None and task is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+        await asyncio.to_thread(self._thread.join, timeout)
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._beat_until_cancelled())
+        except asyncio.CancelledError:
+            pass
+        except BaseException:
+            log.critical("the heartbeat thread died: leases of long publishes will be lost", exc_info=True)
+            raise
+
+    async def _beat_until_cancelled(self) -> None:
+        self._own_loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        link = Link(self._url, self._catalog, self._limits, "heartbeat", self._on_reconnect)
+        watcher = asyncio.create_task(self._watch())
+        try:
+            while True:
+                started = time.monotonic()
+                await self._beat(link)
+                await asyncio.sleep(max(0.0, started + self._every - time.monotonic()))
+        finally:
+            watcher.cancel()
+            await link.close()
+
+    async def _beat(self, link: Link) -> None:
+        holdings = self._held.to_beat(time.monotonic())
+        if not holdings:
+            return
+        sent_at = time.monotonic()
+        try:
+            lost = await self._renew(link, [holding.claimed for holding in holdings])
+        except Exception as error:  # noqa: BLE001 - no failure may end the heartbeats
+            # The next beat tries again; `_watch` tells the publishes once their window of trust is over.
+            log.warning("a heartbeat for %d messages failed: %s", len(holdings), describe(error))
+            return
+        self._held.renewed([each for each in holdings if each.claimed.id not in lost], sent_at)
+        self._tell(self._held.lose(each for each in holdings if each.claimed.id in lost), "the row has moved on")
+
+    async def _renew(self, link: Link, claimed: list[Claimed]) -> frozenset[int]:
+        lease = claimed[0].lease
+        # Within the time of one beat, so that a slow answer does not cost the next one.
+        async with asyncio.timeout(max(self._every, self._limits.statement)):
+            return await link.run(lambda: store.heartbeat(self._catalog, claimed, lease), tries=3)
+
+    async def _watch(self) -> None:
+        tick = min(self._every / 2, 0.25)
+        while True:
+            await asyncio.sleep(tick)
+            now = time.monotonic()
+            self._tell(self._held.lose(self._held.expired(now)), "no heartbeat was confirmed in time")
+            self._watch_main_loop(now)
+
+    def _watch_main_loop(self, now: float) -> None:
+        if self._asked_at is None:
+            self._asked_at = now
+            self._main_loop.call_soon_threadsafe(self._answer)
+        elif now - self._asked_at > STALL_SECONDS and not self._stall_told:
+            self._stall_told = True
+            log.error(
+                "the event loop has been blocked for %.1f s: an async publisher does blocking work; "
+                "make it a plain function, which runs in a thread",
+                now - self._asked_at,
+            )
+            self._on_stall()
+
+    def _answer(self) -> None:
+        """Run by the main loop: it is alive."""
+        self._asked_at = None
+        self._stall_told = False
+
+    def _tell(self, lost: list[Holding], why: str) -> None:
+        for holding in lost:
+            log.warning(
+                "lost the lease of message %d (token %d): %s; its publish is told",
+                holding.claimed.id,
+                holding.claimed.token,
+                why,
+            )

@@ -1,0 +1,106 @@
+"""The messages that this process holds, shared by its event loop and its heartbeat thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fencepost.core.lease import TrustWindow
+from fencepost.core.records import Claimed
+from fencepost.publishers.base import Delivery, LostSignal
+
+
+class Stage(Enum):
+    """How far a held message has come."""
+
+    WAITING = "claimed, its publish not started"
+    PUBLISHING = "its publish runs"
+    FINALIZING = "its publish is over, the result is being written"
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One claimed message in this process."""
+
+    claimed: Claimed
+    window: TrustWindow
+    claimed_at: float
+    """Monotonic instant before the claim was sent."""
+    stage: Stage = Stage.WAITING
+    lost: LostSignal = field(default_factory=LostSignal)
+    beat_until: float | None = None
+    """Monotonic instant after which its lease is left to run out: its publish should long be over."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Row and token: a row that we lost and claimed anew is another holding."""
+        return self.claimed.id, self.claimed.token
+
+    def delivery(self, clock: Callable[[], float]) -> Delivery:
+        """Describe this attempt to its publisher."""
+        return Delivery(
+            attempt=self.claimed.attempt,
+            max_attempts=self.claimed.max_attempts,
+            token=self.claimed.token,
+            remaining=lambda: self.window.remaining(clock()),
+            lost=self.lost,
+            replay_of=self.claimed.message.replay_of,
+        )
+
+
+class Held:
+    """Every holding of this process; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holdings: dict[tuple[int, int], Holding] = {}
+
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    def add(self, holdings: Iterable[Holding]) -> None:
+        with self._lock:
+            self._holdings.update((holding.key, holding) for holding in holdings)
+
+    def remove(self, holdings: Iterable[Holding]) -> None:
+        with self._lock:
+            for holding in holdings:
+                self._holdings.pop(holding.key, None)
+
+    def in_stage(self, stage: Stage) -> list[Holding]:
+        with self._lock:
+            return [holding for holding in self._holdings.values() if holding.stage is stage]
+
+    def to_beat(self, now: float) -> list[Holding]:
+        """Return the holdings whose lease is worth extending.
+
+        A publish that should have been timed out long ago is left out: where a publisher blocks the loop,
+        or swallows its cancellation, the lease must end so that another worker can take over.
+        """
+        with self._lock:
+            return [
+                holding
+                for holding in self._holdings.values()
+                if not holding.lost and (holding.beat_until is None or now <= holding.beat_until)
+            ]
+
+    def renewed(self, holdings: Iterable[Holding], sent_at: float) -> None:
+        """Move the trust windows of confirmed heartbeats, counted from before they were sent."""
+        for holding in holdings:
+            holding.window = TrustWindow(sent_at, holding.window.lease)
+
+    def lose(self, holdings: Iterable[Holding]) -> list[Holding]:
+        """Signal the loss to those whose publish is not over; return the ones that did not know yet."""
+        told = [holding for holding in holdings if not holding.lost and holding.stage is not Stage.FINALIZING]
+        for holding in told:
+            holding.lost.set()
+        return told
+
+    def expired(self, now: float) -> list[Holding]:
+        """Return the holdings whose window of trust is over without our having been told."""
+        with self._lock:
+            return [
+                holding for holding in self._holdings.values() if not holding.lost and holding.window.is_over(now)
+            ]

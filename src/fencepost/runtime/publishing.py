@@ -1,0 +1,146 @@
+"""One publish, from the call to its classified result: whatever a publisher does, this returns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fencepost.core.error_text import describe, storable
+from fencepost.core.outcome import Deferred, Delivered, Failed, Refused, Result, TimedOut
+from fencepost.core.records import Message
+from fencepost.errors import Defer, Permanent, Retryable
+from fencepost.publishers.base import Delivery
+from fencepost.publishers.callable import Invocable
+
+log = logging.getLogger("fencepost.publish")
+
+
+class Threads:
+    """Runs plain functions, each in a daemon thread of its own, and counts the ones that hang.
+
+    A thread cannot be stopped from outside: one that outlives its time-out keeps its slot, so that a hanging
+    publisher slows its process down instead of filling it with threads; and no thread holds up the exit.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self.abandoned = 0
+        """Threads that still run although nobody waits for them any more."""
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            error: BaseException | None = None
+            result = None
+            try:
+                result = context.run(function)
+            except BaseException as caught:  # noqa: BLE001 - handed to the future, SystemExit included
+                error = caught
+            # The loop may be closed by now, when the thread outlived the shutdown: nobody is left to tell.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._finish, future, result, error)
+
+        threading.Thread(target=work, name="fencepost publish", daemon=True).start()
+        try:
+            return await future
+        finally:
+            self.abandoned += future.cancelled()
+
+    def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            self.abandoned -= 1
+            self._on_end()
+        elif error is None:
+            future.set_result(result)
+        else:
+            # A future refuses StopIteration, and asyncio lets SystemExit end the loop: carry it in a box.
+            future.set_exception(error if isinstance(error, Exception) else _Carried(error))
+
+
+class _Carried(Exception):
+    """Brings a BaseException out of a thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(describe(error))
+        self.error = error
+
+
+async def publish(
+    invocable: Invocable,
+    message: Message,
+    delivery: Delivery,
+    *,
+    timeout: float,
+    threads: Threads,
+    on_unexpected: Callable[[BaseException], None],
+) -> Result:
+    """Publish one message and classify how it ended.
+
+    Raises:
+        asyncio.CancelledError: only when this task itself is cancelled.
+    """
+    timer = asyncio.timeout(timeout)
+    try:
+        async with timer:
+            await _call(invocable, message, delivery, threads)
+    except Permanent as failure:
+        return Refused(_reason(failure))
+    except Defer as failure:
+        return Deferred(failure.delay, _reason(failure))
+    except Retryable as failure:
+        return Failed(_reason(failure), failure.delay)
+    except BaseException as error:
+        if isinstance(error, TimeoutError) and timer.expired():
+            return TimedOut(f"no answer from {invocable.name} within {timeout:g} s")
+        if _is_our_own_cancellation(error):
+            raise
+        return _unexpected(error, invocable, message, on_unexpected)
+    return Delivered()
+
+
+async def _call(invocable: Invocable, message: Message, delivery: Delivery, threads: Threads) -> None:
+    if invocable.is_async:
+        result = invocable.call(message, delivery)
+    else:
+        result = await threads.call(lambda: invocable.call(message, delivery))
+    if inspect.isawaitable(result):
+        await result
+
+
+def _reason(failure: Exception) -> str:
+    try:
+        return storable(str(failure)) or type(failure).__name__
+    except BaseException:  # noqa: BLE001 - a hostile __str__ must not turn a classified failure into another
+        return describe(failure)
+
+
+def _is_our_own_cancellation(error: BaseException) -> bool:
+    """Tell a cancellation of this task from one that a publisher raised by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _unexpected(
+    error: BaseException,
+    invocable: Invocable,
+    message: Message,
+    on_unexpected: Callable[[BaseException], None],
+) -> Failed:
+    cause = error.error if isinstance(error, _Carried) else error
+    log.error(
+        "publisher %s raised an unclassified exception for message %d (%s): treated as retryable",
+        invocable.name,
+        message.id,
+        storable(message.event_type, 200),
+        exc_info=(type(cause), cause, cause.__traceback__),
+    )
+    on_unexpected(cause)
+    return Failed(describe(cause), unexpected=True)
