@@ -7,6 +7,7 @@ Returning normally means *delivered*: the destination acknowledged this very mes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
@@ -28,44 +29,56 @@ class LostSignal:
     ``delivery.lost.wait(seconds)`` waits for it in a thread.
     """
 
-    __slots__ = ("_event", "_lock", "_waiters")
+    __slots__ = ("_is_set", "_lock", "_waiters")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # One of these is made for every message, and hardly one is ever waited for: keep it light.
+        self._is_set = False
         self._lock = threading.Lock()
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._waiters: list[Callable[[], object]] = []
 
     def set(self) -> None:
         """Signal the loss and wake everyone who waits for it."""
         with self._lock:
-            self._event.set()
+            self._is_set = True
             waiters, self._waiters = self._waiters, []
-        for loop, future in waiters:
-            # A loop that was closed since has nobody left to wake.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_wake, future)
+        for wake in waiters:
+            wake()
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the lease is lost, at most ``timeout`` seconds; return whether it is."""
-        return self._event.wait(timeout)
+        woken = threading.Event()
+        if self._registered(woken.set):
+            woken.wait(timeout)
+        return self._is_set
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._registered(lambda: _wake(loop, future)):
+            await future
+
+    def _registered(self, wake: Callable[[], object]) -> bool:
+        """Have ``wake`` called at the loss; return False where it is lost already."""
         with self._lock:
-            if self._event.is_set():
-                return
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiters.append((loop, future))
-        await future
+            if not self._is_set:
+                self._waiters.append(wake)
+            return not self._is_set
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    # A loop that was closed meanwhile has nobody left to wake.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 

@@ -248,7 +248,7 @@ class Dispatcher:
 
     async def _room(self) -> int:
         """Wait until there is room to start messages, and shortly for enough of it to fill a batch."""
-        wanted = min(self.settings.batch, max(1, self.settings.concurrency // 2))
+        wanted = min(self.settings.batch, self.settings.concurrency)
         while self._free() < 1 and not self._stop.asked.is_set():
             self._slot_freed.clear()
             await self._slot_freed.wait()
