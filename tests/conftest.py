@@ -5,12 +5,21 @@ Each pytest-xdist worker starts its own servers, on free ports, when a test firs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from fencepost.embedded import PostgresServer
 from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where every server is required, a skipped test hides something: the run fails."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped and os.environ.get("FENCEPOST_REQUIRE_SERVERS") == "1":
+        terminalreporter.write_line(f"{len(skipped)} skipped tests, and every server is required", red=True)
+        terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

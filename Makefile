@@ -1,0 +1,70 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One pytest process a core; each starts servers of its own on free ports.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-race test check lint types contracts unit test-one servers bench docs format clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/demo ## the main job on an embedded PostgreSQL, with a verdict from its tables (under 40 s)
+	@$(BIN)/fencepost demo
+
+demo-race: $(VENV)/demo ## the broken dispatcher beside the right one, as a timeline
+	@$(BIN)/fencepost demo race
+
+test: $(VENV)/dev servers lint types contracts ## lint, types, import contracts and all tests, on real servers
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+check: $(VENV)/dev lint types contracts unit ## what needs no server: under a minute
+
+lint: $(VENV)/dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev ## mypy --strict
+	$(BIN)/mypy
+
+contracts: $(VENV)/dev ## who may import whom
+	$(BIN)/lint-imports
+
+unit: $(VENV)/dev ## the tests of the pure core
+	$(BIN)/python -m pytest -q tests/core
+
+test-one: $(VENV)/dev ## the tests whose name matches K, such as K=stale
+	$(BIN)/python -m pytest -x -k '$(K)'
+
+servers: ## install the servers that the tests need and no wheel brings
+	@scripts/install_servers.sh
+
+bench: $(VENV)/dev ## messages per second beside a bare SQL loop, and the cost of a message
+	$(BIN)/fencepost bench drain
+
+docs: ## where the documentation starts
+	@echo "Read README.md, then ARCHITECTURE.md, docs/ and docs/adr/ (Markdown, nothing to build)."
+
+format: $(VENV)/dev ## let ruff format and sort
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and what tools left behind
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# No build isolation: the build backend is pinned like everything else.
+$(VENV)/dev: $(VENV)/bin/python requirements/dev.txt pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/dev $(VENV)/demo
+
+$(VENV)/demo: $(VENV)/bin/python requirements/demo.txt pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/demo.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/demo
