@@ -41,7 +41,7 @@ class HttpHarness(PublisherHarness):
 
 
 class TestHttpConformance(PublisherConformance):
-    timeout = 0.5
+    timeout = 1.0
 
     def harness(self) -> PublisherHarness:
         return HttpHarness(self.timeout)

@@ -65,7 +65,7 @@ class NatsHarness(PublisherHarness):
 
 
 class TestNatsConformance(PublisherConformance):
-    timeout = 0.5
+    timeout = 1.0
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _received(line: bytes) -> Received:
 
 
 class TestStdoutConformance(PublisherConformance):
-    timeout = 0.5
+    timeout = 1.0
     opt_outs: ClassVar = {"too_large": "a pipe has no size limit"}
 
     def harness(self) -> PublisherHarness:
