@@ -62,7 +62,8 @@ class Threads:
             future.set_result(result)
         else:
             # A future refuses StopIteration, and asyncio lets SystemExit end the loop: carry it in a box.
-            future.set_exception(error if isinstance(error, Exception) else _Carried(error))
+            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            future.set_exception(error if plain else _Carried(error))
 
 
 class _Carried(Exception):
