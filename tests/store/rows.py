@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,21 @@ Connection = psycopg.Connection[Any]
 
 OUTBOX = Outbox()
 LEASE = timedelta(seconds=60)
+
+Write = Callable[[Connection, Sequence[Claimed]], list[Claimed]]
+"""A holder's write; it returns what was lost."""
+
+FINALIZES: Mapping[str, Write] = {
+    "mark_done": OUTBOX.mark_done,
+    "retry": lambda db, held: OUTBOX.reschedule(db, held, delay=timedelta(seconds=5), error="retry"),
+    "defer": lambda db, held: OUTBOX.reschedule(
+        db, held, delay=timedelta(hours=1), error="defer", refund_attempt=True
+    ),
+    "mark_dead": lambda db, held: OUTBOX.mark_dead(db, held, error="dead"),
+    "release": OUTBOX.release,
+    "release, attempt kept": lambda db, held: OUTBOX.release(db, held, refund_attempt=False),
+}
+WRITES: Mapping[str, Write] = {**FINALIZES, "heartbeat": OUTBOX.heartbeat}
 
 
 @dataclass(frozen=True)

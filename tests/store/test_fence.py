@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,24 +14,22 @@ from fencepost.core.states import DEAD_OUTCOMES, DONE_OUTCOMES, Event, Outcome
 from fencepost.drivers import driver_for
 from fencepost.store import outbox as store
 from fencepost.store.finalize import Decided, finalize
-from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, claim_one, expire, row
+from tests.store.rows import (
+    FINALIZES,
+    OUTBOX,
+    WRITES,
+    Connection,
+    Write,
+    add,
+    all_rows,
+    claim,
+    claim_one,
+    expire,
+    row,
+)
 
-Write = Callable[[Connection, list[Claimed]], list[Claimed]]
-
-FINALIZES: dict[str, Write] = {
-    "mark_done": OUTBOX.mark_done,
-    "retry": lambda db, held: OUTBOX.reschedule(db, held, delay=timedelta(seconds=5), error="retry"),
-    "defer": lambda db, held: OUTBOX.reschedule(
-        db, held, delay=timedelta(hours=1), error="defer", refund_attempt=True
-    ),
-    "mark_dead": lambda db, held: OUTBOX.mark_dead(db, held, error="dead"),
-    "release": OUTBOX.release,
-    "release, attempt kept": lambda db, held: OUTBOX.release(db, held, refund_attempt=False),
-}
-WRITES: dict[str, Write] = FINALIZES | {"heartbeat": OUTBOX.heartbeat}
-
-each_finalize = pytest.mark.parametrize("finalize", FINALIZES.values(), ids=FINALIZES)
-each_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+each_finalize = pytest.mark.parametrize("finalize", list(FINALIZES.values()), ids=list(FINALIZES))
+each_write = pytest.mark.parametrize("write", list(WRITES.values()), ids=list(WRITES))
 
 
 def taken_over(db: Connection, held: list[Claimed]) -> None:
@@ -90,7 +87,7 @@ WAYS_TO_LOSE: dict[str, Write] = {
 
 
 @each_write
-@pytest.mark.parametrize("lose", WAYS_TO_LOSE.values(), ids=WAYS_TO_LOSE)
+@pytest.mark.parametrize("lose", list(WAYS_TO_LOSE.values()), ids=list(WAYS_TO_LOSE))
 def test_the_token_alone_does_not_open_the_fence_once_the_row_was_given_back(
     db: Connection, write: Write, lose: Write
 ) -> None:

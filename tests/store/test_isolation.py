@@ -21,7 +21,7 @@ SESSIONS = {
 }
 
 
-@pytest.fixture(params=SESSIONS.values(), ids=SESSIONS)
+@pytest.fixture(params=list(SESSIONS.values()), ids=list(SESSIONS))
 def session(request: pytest.FixtureRequest, url: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(request.param)

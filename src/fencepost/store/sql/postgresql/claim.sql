@@ -1,6 +1,7 @@
 -- Claim due messages of one queue that no crash has touched. The scan follows the ready index from its
 -- front: it passes over leased rows (as many as are in flight) and stops at the limit, so its cost depends
--- neither on the backlog nor on the history. The materialized CTE makes the number exact under any plan.
+-- neither on the backlog nor on the history. The materialized CTE makes the number exact under any plan; the
+-- array keeps a generic plan from joining by a scan of the whole table, as it would for LIMIT $n.
 WITH due AS MATERIALIZED (
     SELECT id
     FROM {outbox}
@@ -16,6 +17,5 @@ WITH due AS MATERIALIZED (
 )
 UPDATE {outbox} AS o
 {claim_set}
-FROM due
-WHERE o.id = due.id
+WHERE o.id = ANY (ARRAY(SELECT id FROM due))
 {claim_returning}

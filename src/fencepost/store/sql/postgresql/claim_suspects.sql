@@ -1,7 +1,8 @@
 -- Claim messages whose worker may have crashed on them: those whose lease has expired, and those that were
 -- taken over before and came back. Least often reclaimed first, so that a poison message comes last.
--- Leased rows sit at the front of the ready index, hence the bounded walk over its first rows.
-WITH front AS MATERIALIZED (
+-- Leased rows sit at the front of the ready index, hence the bounded walk over its first rows (not
+-- materialized: copying the whole window costs as much as reading it).
+WITH front AS (
     SELECT id, status, lease_until, reclaim_count, attempts, recovery_policy, available_at
     FROM {outbox}
     WHERE queue = %(queue)s::text
@@ -24,7 +25,6 @@ taken AS MATERIALIZED (
     SELECT id
     FROM {outbox}
     WHERE id = ANY (ARRAY(SELECT id FROM suspect))
-      AND done_at IS NULL
       AND available_at <= statement_timestamp()
       AND ((status = 'pending' AND reclaim_count > 0)
            OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
@@ -35,6 +35,5 @@ taken AS MATERIALIZED (
 )
 UPDATE {outbox} AS o
 {claim_set}
-FROM taken
-WHERE o.id = taken.id
+WHERE o.id = ANY (ARRAY(SELECT id FROM taken))
 {claim_returning}

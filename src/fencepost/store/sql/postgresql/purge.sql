@@ -22,7 +22,7 @@ old AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 gone AS (
-    DELETE FROM {outbox} AS o USING old WHERE o.id = old.id RETURNING o.id
+    DELETE FROM {outbox} WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 )
 SELECT (SELECT count(*) FROM gone),
        (SELECT max(id) FROM step),

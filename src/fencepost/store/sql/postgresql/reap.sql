@@ -1,6 +1,6 @@
 -- Bury the messages whose lease expired and that nobody may take over: their attempts are spent, or their
 -- recovery policy leaves an unknown outcome to a person. The same bounded walk as claim_suspects.
-WITH front AS MATERIALIZED (
+WITH front AS (
     SELECT id, status, lease_until, attempts, recovery_policy
     FROM {outbox}
     WHERE queue = %(queue)s::text
@@ -35,6 +35,5 @@ SET status = 'dead',
         'the lease of worker ' || o.lease_owner || ' expired on attempt ' || o.attempts
         || ': it probably crashed or froze; the message may have been delivered all the same'
         || coalesce(E'\nbefore: ' || o.last_error, ''), 4000)
-FROM expired
-WHERE o.id = expired.id
+WHERE o.id = ANY (ARRAY(SELECT id FROM expired))
 RETURNING o.id, o.outcome
