@@ -191,7 +191,7 @@ async def test_on_unexpected_stop_ends_the_run_and_gives_the_rest_back(box: Box)
     with pytest.raises(UnexpectedFailure, match="ZeroDivisionError"):
         await dispatcher.run(handle_signals=False)
     assert box.statuses() == {"pending": 21}
-    attempts = dict(
+    attempts: dict[str, int] = dict(
         box.conn.execute("SELECT event_type, sum(attempts) FROM outbox GROUP BY event_type").fetchall()
     )
     assert attempts == {"bad": 1, "good": 0}

@@ -1,0 +1,87 @@
+"""A TCP proxy in front of a server, for network faults: silence, resets, and cuts at a chosen moment."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+
+class Proxy:
+    """Forwards bytes until it is told otherwise."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.silent = False
+        """Swallow everything, and close nothing."""
+        self.swallowed = 0
+        self.accepted_while_silent = 0
+        self.cut_after: bytes | None = None
+        """Cut a connection right after the client sent these bytes: its answer is lost."""
+        self.cuts = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def url(self, url: str) -> str:
+        """Return a database URL that goes through this proxy."""
+        parts = urlsplit(url)
+        credentials = parts.netloc.rpartition("@")[0]
+        return urlunsplit(parts._replace(netloc=f"{credentials}@127.0.0.1:{self.port}"))
+
+    def reset(self) -> None:
+        """Cut every open connection."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        """Refuse new connections and cut the open ones."""
+        self._server.close()
+        self.reset()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted_while_silent += self.silent
+        up_reader, up_writer = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, up_writer}
+        for source, sink, from_client in ((reader, up_writer, True), (up_reader, writer, False)):
+            task = asyncio.create_task(self._pump(source, sink, from_client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, from_client: bool) -> None:
+        try:
+            while data := await source.read(65536):
+                if self.silent:
+                    self.swallowed += len(data)
+                    continue
+                sink.write(data)
+                await sink.drain()
+                if from_client and self.cut_after is not None and self.cut_after in data:
+                    await self._cut()
+        except OSError:
+            pass
+        finally:
+            self._writers.discard(sink)
+            sink.transport.abort()
+
+    async def _cut(self) -> None:
+        """Let the server read what was sent, and keep its answer from ever arriving."""
+        self.cut_after = None
+        self.cuts += 1
+        self.silent = True
+        await asyncio.sleep(0.2)  # the server works on it; nobody can see that from here
+        self.silent = False
+        self.reset()

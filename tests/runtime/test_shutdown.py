@@ -1,0 +1,124 @@
+"""The drain, seen from inside one process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+
+from fencepost import Delivery, Message
+from tests.runtime.box import Box, running, until
+
+
+async def hangs(message: Message, delivery: Delivery) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_cancelled_run_drains_before_it_passes_the_cancellation_on(box: Box) -> None:
+    box.enqueue(5)
+    gate = asyncio.Event()
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        await gate.wait()
+
+    task = asyncio.create_task(box.dispatcher(publish).run(handle_signals=False))
+    await until(lambda: box.statuses() == {"processing": 5})
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert box.statuses() == {"done": 5}
+
+
+async def test_a_second_cancellation_hurries(box: Box) -> None:
+    box.enqueue(1)
+    dispatcher = box.dispatcher(hangs, grace=timedelta(seconds=60), publish_timeout=timedelta(seconds=1.9))
+    task = asyncio.create_task(dispatcher.run(handle_signals=False))
+    await until(lambda: box.statuses() == {"processing": 1})
+    started = time.monotonic()
+    task.cancel()
+    await asyncio.sleep(0.01)  # the first one is being handled
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - started < 1.5
+    assert box.statuses() == {"pending": 1}
+
+
+async def test_the_signal_handlers_of_the_host_program_come_back(box: Box) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    dispatcher = box.dispatcher(hangs)
+    async with dispatcher:
+        task = asyncio.create_task(dispatcher.run())
+        await until(lambda: signal.getsignal(signal.SIGTERM) != before[0])
+        signal.raise_signal(signal.SIGTERM)
+        assert await task is True
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+async def test_a_swallowed_cancellation_does_not_hold_up_the_exit(box: Box) -> None:
+    (row_id,) = box.enqueue(1)
+    release = asyncio.Event()
+
+    async def stubborn(message: Message, delivery: Delivery) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    dispatcher = box.dispatcher(stubborn, grace=timedelta(0), publish_timeout=timedelta(seconds=1.9))
+    async with dispatcher:
+        task = asyncio.create_task(dispatcher.run(handle_signals=False))
+        await until(lambda: box.statuses() == {"processing": 1})
+        started = time.monotonic()
+        dispatcher.stop()
+        assert await task is False
+        assert time.monotonic() - started < 1.0
+        row = box.row(row_id)
+        assert (row["status"], row["attempts"]) == ("pending", 1)
+        release.set()
+
+
+async def test_a_suspect_that_waits_for_its_turn_goes_back_with_its_attempt(box: Box) -> None:
+    (suspect_id,) = box.enqueue(1)
+    box.outbox.claim(box.conn, "dead worker")
+    box.expire(suspect_id)
+    box.enqueue(1, event_type="long")
+    gate = asyncio.Event()
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        if message.event_type == "long":
+            await gate.wait()
+
+    dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=1.9))
+    dispatcher_started = asyncio.Event()
+
+    async with dispatcher:
+        # A normal batch first: the suspect is then claimed, and waits until nothing is in flight.
+        dispatcher._claimer._suspects_at = time.monotonic() + 0.2
+        task = asyncio.create_task(dispatcher.run(handle_signals=False))
+        await until(lambda: box.statuses() == {"processing": 2})
+        await until(lambda: box.row(suspect_id)["lease_owner"] == "w1")
+        dispatcher.stop()
+        dispatcher_started.set()
+        await until(lambda: box.row(suspect_id)["status"] == "pending")
+        gate.set()
+        assert await task is True
+    row = box.row(suspect_id)
+    assert (row["attempts"], row["reclaim_count"], row["lease_version"]) == (1, 1, 2)
+
+
+async def test_a_stopped_dispatcher_can_be_followed_by_another(box: Box) -> None:
+    async def publish(message: Message, delivery: Delivery) -> None:
+        pass
+
+    for turn in range(1, 4):
+        box.enqueue(10)
+        async with running(box.dispatcher(publish)):
+            await until(lambda expected=10 * turn: box.statuses() == {"done": expected})  # type: ignore[misc]  # bound in this turn
