@@ -1,18 +1,23 @@
-"""Settings, frozen and checked before anything runs."""
+"""Settings, frozen and checked before anything runs.
+
+`DispatcherSettings` is what a program hands to a `Dispatcher`; `Settings` is everything that the command line
+read from its file, the environment and its flags (`fencepost.cli.settings` does the reading).
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from fencepost.core.backoff import Backoff
 from fencepost.core.lease import timing_problems
 from fencepost.core.outcome import RetryPolicy
 from fencepost.errors import ConfigError
+from fencepost.store.catalog import Names
 
 OnUnexpected = Literal["retry", "stop"]
 
@@ -107,3 +112,62 @@ class DispatcherSettings:
 
 def _shown(value: object) -> str:
     return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: ``kind`` is ``default``, ``file``, ``environment`` or ``flag``."""
+
+    kind: str = "default"
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}".strip()
+
+
+Routes = tuple[tuple[str, str], ...]
+"""Pairs of an event type's pattern and its target, a destination's URL or ``python:module:object``."""
+
+DISPATCHER_NAMES = frozenset(each.name for each in fields(DispatcherSettings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a command may need, and the source of each value by its setting's name.
+
+    Raises:
+        ConfigError: a name that cannot be an identifier.
+    """
+
+    store: str | None = field(default=None, repr=False)
+    schema: str = "public"
+    table: str = "outbox"
+    routes: Routes = field(default=(), repr=False)
+    log_level: str = "info"
+    log_json: bool = False
+    dispatcher: DispatcherSettings = field(default_factory=DispatcherSettings)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Names(self.schema, self.table)
+
+    def value(self, name: str) -> Any:
+        """Return one value by its setting's name."""
+        return getattr(self.dispatcher if name in DISPATCHER_NAMES else self, name)
+
+    def source(self, name: str) -> Source:
+        """Return where a value comes from."""
+        return self.sources.get(name, Source())
+
+    def required_store(self) -> str:
+        """Return the store's address.
+
+        Raises:
+            ConfigError: none is configured.
+        """
+        if self.store is None:
+            raise ConfigError(
+                "store: no database is given: pass --store postgresql://USER@HOST/DATABASE, set FENCEPOST_STORE, "
+                "or write it into fencepost.toml (--store embedded: starts a PostgreSQL of our own)"
+            )
+        return self.store

@@ -41,7 +41,7 @@ class HttpHarness(PublisherHarness):
 
 
 class TestHttpConformance(PublisherConformance):
-    timeout = 1.0
+    timeout = 1.5
 
     def harness(self) -> PublisherHarness:
         return HttpHarness(self.timeout)

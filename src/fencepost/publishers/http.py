@@ -76,6 +76,7 @@ class HttpPublisher(DestinationPublisher):
         except (httpx.InvalidURL, ValueError):
             raise ConfigError(f"{address.display} is not a valid URL for HTTP") from None
         self._tls = self._tls_context(address)
+        self._user_agent = f"fencepost/{_version()}"
         self._authorization = _basic_auth(address)
         self._secrets = _secrets(address, self._authorization)
         self._transport: httpx.AsyncHTTPTransport | None = None
@@ -148,7 +149,7 @@ class HttpPublisher(DestinationPublisher):
 
     def _headers(self, message: Message, delivery: Delivery) -> dict[str, str]:
         headers = outgoing_headers(message, delivery)
-        headers["User-Agent"] = f"fencepost/{_version()}"
+        headers["User-Agent"] = self._user_agent
         headers["Accept-Encoding"] = "identity"
         if self._authorization is not None:
             headers["Authorization"] = self._authorization

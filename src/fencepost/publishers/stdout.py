@@ -22,6 +22,8 @@ from fencepost.publishers.base import Delivery, DestinationPublisher, publish_bu
 from fencepost.publishers.headers import outgoing_headers
 
 DEFAULT_TIMEOUT = 8.0
+HUNG_WRITE = 0.15
+"""Seconds past its deadline after which the writing thread is left to itself; less than the lease margin."""
 STDOUT_FD = 1
 STUCK = "stdout took no more bytes before the deadline: its reader does not read"
 
@@ -66,7 +68,9 @@ class StdoutPublisher(DestinationPublisher):
             self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-stdout")
         written = asyncio.get_running_loop().run_in_executor(self._writer, self._write, line, deadline)
         try:
-            async with asyncio.timeout(budget):
+            # Only where the write itself hangs. The thread ends on its own otherwise, and is given the time to,
+            # so that nothing is written any more once the failure is reported.
+            async with asyncio.timeout(budget + HUNG_WRITE):
                 await written
         except TimeoutError:
             raise Retryable(STUCK) from None

@@ -132,6 +132,7 @@ class Dispatcher:
             listen = self._wakeup.listen(url, self._catalog.names.channel, self._limits)
             self._background.append(asyncio.create_task(listen, name="listen"))
         stack.push_async_callback(_end, self._background)
+        stack.push_async_callback(self._wakeup.close)
 
     async def _open_links(self, stack: AsyncExitStack, url: str) -> None:
         claim_link = Link(url, self._catalog, self._limits, "claim", self._count_reconnect)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from fencepost.core.error_text import describe
@@ -24,6 +26,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._connection: psycopg.AsyncConnection[Any] | None = None
 
     def set(self) -> None:
         """Wake whoever waits, or the next one who does."""
@@ -38,6 +41,14 @@ class Wakeup:
             pass
         self._event.clear()
 
+    async def close(self) -> None:
+        """Close the listening connection; to be called before `listen` is cancelled.
+
+        Otherwise psycopg would answer the cancellation by asking a server that may have gone silent.
+        """
+        if self._connection is not None:
+            await self._connection.close()
+
     async def listen(self, url: str, channel: str, limits: Limits) -> None:
         """Listen until cancelled; connection losses are warned of once, until it works again."""
         pause, told = 1.0, False
@@ -45,6 +56,7 @@ class Wakeup:
             try:
                 async with asyncio.timeout(limits.connect):
                     connection = await connect(url, "listen", limits, autocommit=True)
+                self._connection = connection
                 async with connection:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                     pause, told = 1.0, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,9 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "dead_at": "timestamp with time zone",
 }
 
+INDEXES = ("pkey", "ready", "dedupe")
+CONSTRAINTS = ("shape", "limits", "unordered", "state")
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -54,8 +57,11 @@ class Migration:
 class _Found:
     schema: bool
     outbox: bool
-    migration_table: bool
-    encoding: str
+    audit: bool
+    migration: bool
+    migration_is_ours: bool
+    encoding: str | bytes
+    """As bytes from psycopg where it is SQL_ASCII, which has no characters."""
 
 
 def migrations(catalog: Catalog) -> list[Migration]:
@@ -80,7 +86,7 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
     _refuse_what_cannot_work(catalog, found)
     if not found.schema:
         yield catalog.statement("migration_schema")
-    if not found.migration_table:
+    if not found.migration:
         yield catalog.statement("migration_table")
     pending = yield from _pending(catalog)
     for step in pending:
@@ -92,16 +98,25 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
 def check(catalog: Catalog) -> Operation[list[str]]:
     """Return what is wrong with the schema, each with its remedy; an empty list is a schema in order."""
     found = yield from _find(catalog)
-    if not found.migration_table:
-        return [f"the tables {catalog.names.placeholders()['outbox']} do not exist: run `fencepost migrate`"]
+    marks = catalog.names.placeholders()
+    if not found.migration_is_ours:
+        return [f"the tables of {marks['outbox']} do not exist: run `fencepost migrate`"]
     pending = yield from _pending(catalog)
+    if pending:
+        return [
+            f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
+        ]
+    tables = {marks["outbox"]: found.outbox, marks["audit"]: found.audit}
     problems = [
-        f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
+        f"table {name} is missing: create it as in `fencepost migrate --sql`"
+        for name, there in tables.items()
+        if not there
     ]
-    if problems:
+    if not found.outbox:
         return problems
     problems += yield from _column_problems(catalog)
-    problems += yield from _index_problems(catalog)
+    problems += yield from _named_problems(catalog, "schema_indexes", "index", INDEXES)
+    problems += yield from _named_problems(catalog, "schema_constraints", "constraint", CONSTRAINTS)
     problems += yield from _sequence_problems(catalog)
     return problems
 
@@ -130,24 +145,29 @@ def _table(catalog: Catalog) -> dict[str, Any]:
 
 def _find(catalog: Catalog) -> Operation[_Found]:
     marks = catalog.names.placeholders()
-    rows = yield catalog.statement(
-        "migration_state",
-        {"schema": marks["schema"], "outbox": marks["outbox"], "migration": marks["migration"]},
-    )
+    names = {name: marks[name] for name in ("schema", "outbox", "audit", "migration")}
+    rows = yield catalog.statement("migration_state", names)
     return _Found(*rows[0])
 
 
 def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
-    if found.encoding != "UTF8":
+    encoding = found.encoding if isinstance(found.encoding, str) else found.encoding.decode()
+    if encoding != "UTF8":
         raise SchemaError(
-            f"the database's encoding is {found.encoding}, which cannot keep UTF-8 payloads byte for byte: "
+            f"the database's encoding is {encoding}, which cannot keep UTF-8 payloads byte for byte: "
             "create a database with ENCODING 'UTF8'"
         )
-    if found.outbox and not found.migration_table:
-        raise SchemaError(
-            f"a table {catalog.names.placeholders()['outbox']} exists that fencepost did not make: "
-            "choose another name with --table or --schema"
-        )
+    marks = catalog.names.placeholders()
+    foreign = {
+        marks["migration"]: found.migration and not found.migration_is_ours,
+        marks["outbox"]: found.outbox and not found.migration,
+        marks["audit"]: found.audit and not found.migration,
+    }
+    for name, in_the_way in foreign.items():
+        if in_the_way:
+            raise SchemaError(
+                f"a table {name} exists that fencepost did not make: choose another name with --table or --schema"
+            )
 
 
 def _pending(catalog: Catalog) -> Operation[list[Migration]]:
@@ -186,13 +206,13 @@ def _column_problems(catalog: Catalog) -> Operation[list[str]]:
     ]
 
 
-def _index_problems(catalog: Catalog) -> Operation[list[str]]:
-    rows = yield catalog.statement("schema_indexes", _table(catalog))
+def _named_problems(catalog: Catalog, statement: str, kind: str, suffixes: Sequence[str]) -> Operation[list[str]]:
+    rows = yield catalog.statement(statement, _table(catalog))
     valid: dict[str, bool] = dict(rows)
-    table = catalog.names.table
+    names = [f"{catalog.names.table}_{suffix}" for suffix in suffixes]
     return [
-        f"index {name} is {'invalid' if name in valid else 'missing'}: create it as in `fencepost migrate --sql`"
-        for name in (f"{table}_pkey", f"{table}_ready", f"{table}_dedupe")
+        f"{kind} {name} is {'invalid' if name in valid else 'missing'}: create it as in `fencepost migrate --sql`"
+        for name in names
         if not valid.get(name)
     ]
 

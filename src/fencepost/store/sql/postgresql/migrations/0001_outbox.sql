@@ -33,7 +33,7 @@ CREATE TABLE {outbox} (
     CONSTRAINT {shape} CHECK (
         (payload IS NULL) <> (payload_bytes IS NULL)
         AND jsonb_typeof(headers::jsonb) = 'object'
-        AND NOT headers::jsonb @? '$.* ? (@.type() != "string")'
+        AND NOT headers::jsonb @? 'strict $.* ? (@.type() != "string")'
         AND recovery_policy IN ('auto', 'manual')
     ),
     CONSTRAINT {limits} CHECK (
