@@ -19,7 +19,7 @@ demo-race: $(VENV)/demo ## the broken dispatcher beside the right one, as a time
 	@$(BIN)/fencepost demo race
 
 test: $(VENV)/dev servers lint types contracts ## lint, types, import contracts and all tests, on real servers
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 check: $(VENV)/dev lint types contracts unit ## what needs no server: under a minute
 
