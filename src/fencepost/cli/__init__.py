@@ -1,0 +1,5 @@
+"""The command line, one module a command; ``app`` puts them together."""
+
+from fencepost.cli.app import main
+
+__all__ = ["main"]

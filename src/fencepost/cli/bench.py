@@ -1,0 +1,110 @@
+"""``bench``: what fencepost costs, measured on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fencepost.cli import exits
+from fencepost.cli.invocation import Invocation
+from fencepost.cli.options import debug_option, json_option
+from fencepost.cli.output import Cell, Output
+
+if TYPE_CHECKING:
+    from fencepost.bench.drain import Report, Run
+
+_HEADERS = ("run", "messages/s", "CPU µs", "WAL bytes", "statements", "HOT", "dead tuples")
+
+
+@click.group()
+def bench() -> None:
+    """Measure what fencepost costs."""
+
+
+@bench.command()
+@click.option(
+    "--messages", type=click.IntRange(1, 10_000_000), default=50_000, show_default=True, help="For each run."
+)
+@click.option("--pairs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each side.")
+@json_option
+@debug_option
+@click.pass_obj
+def drain(invocation: Invocation, messages: int, pairs: int, as_json: bool) -> int:
+    """Drain a queue, beside a bare SQL loop.
+
+    Starts a PostgreSQL server of its own and drains the same load with the shipped dispatcher and with a bare
+    claim-and-finalize loop, in turns. Exits 1 when a target is missed. Other work on the machine shows in
+    the speeds, less in their ratio, and not at all in statements and WAL.
+    """
+    from fencepost.bench.drain import measure
+
+    out = invocation.out
+    with _progress(out, pairs, as_json) as advance:
+        report = measure(messages, pairs, advance)
+    if as_json:
+        out.json(_as_json(report))
+    else:
+        _show(out, report)
+    return exits.OK if all(target.held for target in report.targets) else exits.NEGATIVE
+
+
+def _show(out: Output, report: Report) -> None:
+    from fencepost.bench.drain import BARE, METHOD, SHIPPED
+
+    out.table(_HEADERS, [_row(run) for run in report.runs])
+    out.line()
+    for name in (BARE, SHIPPED):
+        out.line(f"median of the {name}: {report.median(name, lambda run: run.rate):.0f} messages/s")
+    for target in report.targets:
+        sign = "at least" if target.at_least else "at most"
+        verdict = "held" if target.held else "MISSED"
+        out.line(f"{verdict}: {target.name}: {target.measured:.3g}, {sign} {target.limit:g}")
+    out.line()
+    out.line(f"{report.server}. Figures are per message.")
+    out.line("\n".join(METHOD))
+
+
+def _row(run: Run) -> list[Cell]:
+    return [
+        run.contender,
+        f"{run.rate:.0f}",
+        f"{run.cpu_seconds / run.messages * 1_000_000:.0f}",
+        f"{run.wal_bytes / run.messages:.0f}",
+        f"{run.statements / run.messages:.3f}",
+        f"{run.hot_updates / max(1, run.updates):.2f}",
+        f"{run.dead_tuples / run.messages:.2f}",
+    ]
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    from fencepost.bench.drain import METHOD
+
+    return {
+        "server": report.server,
+        "runs": [asdict(run) | {"messages_per_second": run.rate} for run in report.runs],
+        "targets": [asdict(target) | {"held": target.held} for target in report.targets],
+        "method": " ".join(METHOD),
+    }
+
+
+@contextmanager
+def _progress(out: Output, pairs: int, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what tells the next run: a bar on a terminal, lines on standard error elsewhere."""
+    console = out.console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield out.note
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("starting a server", total=2 * pairs)
+
+        def advance(text: str) -> None:
+            started = progress.tasks[0].description != "starting a server"
+            progress.update(task, description=text, advance=int(started))
+
+        yield advance

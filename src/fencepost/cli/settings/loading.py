@@ -1,0 +1,180 @@
+"""The file, the environment and the flags, each over the one before, read into one `Settings`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fencepost.cli.settings.table import BY_NAME, SETTINGS
+from fencepost.config import DISPATCHER_NAMES, DispatcherSettings, Settings, Source
+from fencepost.errors import ConfigError
+
+CONFIG_FILE = "fencepost.toml"
+CONFIG_VARIABLE = "FENCEPOST_CONFIG"
+
+_PREFIX = "FENCEPOST_"
+_OF_OTHERS = frozenset({CONFIG_VARIABLE, "FENCEPOST_EMBEDDED_DIR"})
+
+Found = dict[str, tuple[Any, Source]]
+
+
+class InvalidSettings(ConfigError):
+    """Settings that cannot be used; ``problems`` has them one by one."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    config: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read the file, the environment and the flags, and check the result.
+
+    Args:
+        flags: what was given on the command line, by setting name: texts, sequences of texts, or booleans.
+            None and an empty sequence stand for a flag that was not given.
+        config: the file; else ``FENCEPOST_CONFIG``, else ``fencepost.toml`` where it exists.
+        environ: the environment; the process's own by default.
+
+    Raises:
+        InvalidSettings: an unknown name, a value of the wrong type or one that cannot work; every problem.
+    """
+    environ = os.environ if environ is None else environ
+    problems: list[str] = []
+    path = config_path(config, environ)
+    found: Found = {} if path is None else _from_file(path, problems)
+    found |= _from_environment(environ, problems)
+    found |= _from_flags(flags or {}, problems)
+    if problems:
+        raise InvalidSettings(problems)
+    return _checked(found)
+
+
+def config_path(config: str | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration file to read, if there is one."""
+    named = config or environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(CONFIG_FILE) if Path(CONFIG_FILE).exists() else None
+
+
+def _from_file(path: Path, problems: list[str]) -> Found:
+    source = Source("file", str(path))
+    found: Found = {}
+    for name, value in _document(path, problems).items():
+        if name in BY_NAME:
+            _read(BY_NAME[name].kind.from_toml, name, value, source, found, problems)
+        else:
+            problems.append(f"{path}: unknown setting {name!r}: {_advice(name, value)}")
+        if name == "routes" and isinstance(value, dict):
+            # TOML puts whatever follows a table's head into it.
+            problems += [
+                f"{path}: setting {key!r} stands under [routes]: move it above" for key in BY_NAME & value.keys()
+            ]
+    return found
+
+
+def _document(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        problems.append(
+            f"{path}: cannot be read ({error.strerror or error}): check --config and {CONFIG_VARIABLE}"
+        )
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{path}: not valid TOML: {error}")
+    except UnicodeDecodeError:
+        problems.append(f"{path}: not UTF-8 text: save it as UTF-8")
+    return {}
+
+
+def _advice(name: str, value: object) -> str:
+    close = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if isinstance(value, dict):
+        return "the only table is [routes]; all other settings stand above it"
+    return "`fencepost config show` lists the settings"
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Found:
+    known = {setting.variable: setting for setting in SETTINGS}
+    found: Found = {}
+    for variable in sorted(environ):
+        if variable in known:
+            # An empty variable counts as unset: tools that compose environments pass empty ones on.
+            if environ[variable]:
+                setting, source = known[variable], Source("environment", variable)
+                _read(setting.kind.from_text, setting.name, environ[variable], source, found, problems)
+        elif meant := _meant_variable(variable, known):
+            problems.append(f"environment: unknown variable {variable}: did you mean {meant}?")
+    return found
+
+
+def _meant_variable(variable: str, known: Iterable[str]) -> str | None:
+    """Return the variable that an unknown one is probably a misspelling of.
+
+    Others may use our prefix (Kubernetes does, for a service that is called fencepost): only a near miss
+    counts as a mistake.
+    """
+    if not variable.startswith(_PREFIX) or variable in _OF_OTHERS:
+        return None
+    names = [name.removeprefix(_PREFIX) for name in known]
+    close = difflib.get_close_matches(variable.removeprefix(_PREFIX), names, n=1, cutoff=0.8)
+    return f"{_PREFIX}{close[0]}" if close else None
+
+
+def _from_flags(flags: Mapping[str, object], problems: list[str]) -> Found:
+    found: Found = {}
+    for name, given in flags.items():
+        if given is None or given == ():
+            continue
+        kind = BY_NAME[name].kind
+        read: Callable[[Any], Any] = kind.from_text
+        if isinstance(given, bool):
+            read = kind.from_toml
+        elif not isinstance(given, str) and kind.from_texts is not None:
+            read = kind.from_texts
+        _read(read, name, given, Source("flag", BY_NAME[name].option), found, problems)
+    return found
+
+
+def _read(
+    read: Callable[[Any], Any], name: str, value: object, source: Source, found: Found, problems: list[str]
+) -> None:
+    try:
+        found[name] = (read(value), source)
+    except ValueError as error:
+        problems.append(f"{name} ({source}): {error}")
+
+
+def _checked(found: Found) -> Settings:
+    values = {name: value for name, (value, _) in found.items()}
+    sources = {name: source for name, (_, source) in found.items()}
+    try:
+        dispatcher = DispatcherSettings(**{name: values.pop(name) for name in DISPATCHER_NAMES & values.keys()})
+        return Settings(**values, dispatcher=dispatcher, sources=sources)
+    except ConfigError as error:
+        raise InvalidSettings(_with_source(problem, sources) for problem in _problems(error)) from None
+
+
+def _problems(error: ConfigError) -> list[str]:
+    """Split an error that lists several settings, each as ``name: what is wrong``."""
+    return re.split(r"; (?=\w+: )", str(error))
+
+
+def _with_source(problem: str, sources: Mapping[str, Source]) -> str:
+    """Say where the setting was set that a problem begins with."""
+    name = re.split(r"[: ]", problem, maxsplit=1)[0]
+    if name not in sources:
+        return problem
+    return f"{name} ({sources[name]}): {problem.removeprefix(name).lstrip(': ')}"

@@ -1,0 +1,75 @@
+"""Every setting, once: its name, how it is read, its default and what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from fencepost.cli.settings import kinds
+from fencepost.cli.settings.kinds import Kind
+from fencepost.config import DispatcherSettings, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: ``name`` in the file, ``FENCEPOST_NAME`` in the environment, ``option`` as a flag."""
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    flag: str | None = None
+    """The flag where it is not called after the setting."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"FENCEPOST_{self.name.upper()}"
+
+    @property
+    def option(self) -> str:
+        """The flag."""
+        return self.flag or f"--{self.name.replace('_', '-')}"
+
+    def shown(self, settings: Settings) -> str:
+        """Return its value for people, secrets masked."""
+        return self.kind.show(settings.value(self.name))
+
+
+def _of_dispatcher(name: str, kind: Kind, text: str, flag: str | None = None) -> Setting:
+    default = DispatcherSettings.__dataclass_fields__[name].default
+    return Setting(name, kind, text, None if default is MISSING else default, flag)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("store", kinds.STORE, "the database: postgresql://USER@HOST/DATABASE, or embedded:DIRECTORY"),
+    Setting("schema", kinds.TEXT, "the schema that holds the tables", "public"),
+    Setting("table", kinds.TEXT, "the outbox table; the other tables are named after it", "outbox"),
+    Setting("routes", kinds.ROUTES, "where event types go; the first match wins", (), "--route"),
+    Setting("log_level", kinds.one_of("debug", "info", "warning", "error"), "the least that is logged", "info"),
+    Setting("log_json", kinds.YES_NO, "log JSON objects instead of key=value lines", False),
+    _of_dispatcher("owner", kinds.TEXT, "this worker's name, for people; HOST:PID unless set"),
+    _of_dispatcher("queues", kinds.NAMES, "the queues to serve; all of them unless set", "--queue"),
+    _of_dispatcher("batch", kinds.WHOLE, "messages per claim, 1 to 10000"),
+    _of_dispatcher("concurrency", kinds.WHOLE, "publishes in flight at once, 1 to 10000"),
+    _of_dispatcher("lease", kinds.DURATION, "how long a claim holds without a heartbeat"),
+    _of_dispatcher("heartbeat", kinds.DURATION_OR_NONE, "time between heartbeats; none for a third of the lease"),
+    _of_dispatcher("publish_timeout", kinds.DURATION, "the longest a publish may take; below the lease"),
+    _of_dispatcher("max_attempts", kinds.WHOLE, "publish starts before a message is dead"),
+    _of_dispatcher(
+        "max_age", kinds.DURATION_OR_NONE, "age past which a message that fails is dead; none for never"
+    ),
+    _of_dispatcher("backoff_base", kinds.DURATION, "the first window of the random delay between attempts"),
+    _of_dispatcher("backoff_cap", kinds.DURATION, "the largest window of that delay"),
+    _of_dispatcher(
+        "poll_interval", kinds.DURATION, "the longest a due message waits to be found without a notice"
+    ),
+    _of_dispatcher("notify", kinds.YES_NO, "listen for notices of new messages; polling goes on behind it"),
+    _of_dispatcher("grace", kinds.DURATION, "how long a shutdown waits for publishes in flight"),
+    _of_dispatcher(
+        "on_unexpected", kinds.one_of("retry", "stop"), "what a publisher's unclassified exception does"
+    ),
+)
+
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -1,0 +1,78 @@
+"""The fencepost.toml that ``fencepost init`` writes: every setting, commented out, with its default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fencepost.cli.settings import SETTINGS, Setting
+from fencepost.cli.settings.addresses import shown_store
+from fencepost.config import Settings
+from fencepost.publishers.address import MASK
+
+_HEAD = """\
+# fencepost: settings in this file, over them FENCEPOST_* variables, over those the command's flags.
+# `fencepost config show` says which value holds and where it comes from.
+"""
+
+_ROUTES = """\
+# Where event types go: shell patterns, the first match wins. Destinations are URLs (stdout:, https://…,
+# nats://…) or python:package.module:object.
+[routes]
+# "order.*" = "https://example.com/hooks/orders"
+"*" = "stdout:"
+"""
+
+
+def starter_file(settings: Settings) -> str:
+    """Return the text of a configuration file that says what these settings say about the store."""
+    return "\n".join([_HEAD, *_lines(settings), _ROUTES])
+
+
+def _lines(settings: Settings) -> Iterator[str]:
+    for setting in SETTINGS:
+        if setting.name == "routes":
+            continue
+        yield f"# {setting.help[0].upper()}{setting.help[1:]}."
+        yield _line(setting, settings) + "\n"
+
+
+def _line(setting: Setting, settings: Settings) -> str:
+    value = settings.value(setting.name)
+    if setting.name == "store":
+        return _store_line(settings.store)
+    if setting.name in ("schema", "table") and value != setting.default:
+        return f"{setting.name} = {_quoted(value)}"
+    return f"# {setting.name} = {_example(setting)}"
+
+
+def _store_line(store: str | None) -> str:
+    if store is None:
+        return '# store = "postgresql://USER@HOST/DATABASE"'
+    shown = shown_store(store)
+    if shown == store:
+        return f"store = {_quoted(store)}"
+    # A password does not belong in a file that is likely to be committed.
+    without = shown.replace(f":{MASK}@", "@")
+    return f"# Keep a password out of this file: set FENCEPOST_STORE.\n# store = {_quoted(without)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _example(setting: Setting) -> str:
+    default = setting.default
+    if default is None:
+        return _UNSET_EXAMPLES[setting.name]
+    if isinstance(default, bool | int):
+        return setting.kind.show(default)
+    return _quoted(setting.kind.show(default))
+
+
+_UNSET_EXAMPLES = {
+    "owner": '"worker-1"',
+    "queues": '["default"]',
+    "heartbeat": '"20s"',
+    "max_age": '"7d"',
+}
