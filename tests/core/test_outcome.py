@@ -1,0 +1,156 @@
+"""Every way a publish can end, and what it does to the row."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.core.backoff import Backoff
+from fencepost.core.outcome import (
+    Action,
+    Cancelled,
+    Dead,
+    Deferred,
+    Delivered,
+    Done,
+    Failed,
+    Refused,
+    Release,
+    Reschedule,
+    Result,
+    RetryPolicy,
+    TimedOut,
+    Unstarted,
+    decide,
+)
+from fencepost.core.states import TRANSITIONS, Attempts, Event, Outcome, Recovery, State
+
+SECOND = timedelta(seconds=1)
+POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(SECOND, 60 * SECOND), max_age=timedelta(days=1))
+YOUNG, OLD = timedelta(0), timedelta(days=1)
+
+
+def decided(
+    result: Result, *, attempt: int = 1, recovery: Recovery = Recovery.AUTO, age: timedelta = YOUNG
+) -> Action:
+    return decide(result, POLICY, attempt=attempt, recovery=recovery, age=age, fraction=0.5)
+
+
+def test_delivered_is_done_and_unstarted_is_released() -> None:
+    assert decided(Delivered()) == Done()
+    assert decided(Unstarted()) == Release()
+
+
+def test_delivered_is_done_whatever_else_is_true() -> None:
+    assert decided(Delivered(), attempt=99, recovery=Recovery.MANUAL, age=100 * OLD) == Done()
+
+
+@pytest.mark.parametrize("result", [Failed("x"), TimedOut("x")])
+def test_a_failure_is_retried_after_half_its_window(result: Result) -> None:
+    assert decided(result, attempt=2) == Reschedule(Event.RETRY, 2 * SECOND, "x", refund_attempt=False)
+
+
+@pytest.mark.parametrize("result", [Failed("x"), TimedOut("x")])
+@pytest.mark.parametrize("attempt", [3, 4, 5_000])
+def test_the_last_attempt_ends_in_exhausted(result: Result, attempt: int) -> None:
+    assert decided(result, attempt=attempt) == Dead(Event.EXHAUST, Outcome.EXHAUSTED, "x")
+
+
+def test_past_its_age_a_failure_or_defer_is_expired() -> None:
+    expired = Dead(Event.EXPIRE, Outcome.EXPIRED, "x")
+    assert decided(Failed("x"), age=OLD) == expired
+    assert decided(Deferred(SECOND, "x"), age=OLD) == expired
+    assert isinstance(decided(Failed("x"), age=OLD - SECOND), Reschedule)
+
+
+def test_without_an_age_limit_nothing_expires() -> None:
+    action = decide(
+        Failed("x"), RetryPolicy(), attempt=1, recovery=Recovery.AUTO, age=timedelta(days=9_999), fraction=0
+    )
+    assert isinstance(action, Reschedule)
+
+
+def test_a_defer_gives_the_attempt_back_and_may_repeat_past_the_limit() -> None:
+    assert decided(Deferred(7 * SECOND, "not yet"), attempt=99) == Reschedule(
+        Event.DEFER, 7 * SECOND, "not yet", refund_attempt=True
+    )
+
+
+def test_a_negative_defer_is_due_at_once() -> None:
+    action = decided(Deferred(-SECOND, "x"))
+    assert isinstance(action, Reschedule)
+    assert action.delay == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("wish", "delay"),
+    [(None, 1), (timedelta(0), 1), (-5 * SECOND, 1), (10 * SECOND, 10), (timedelta(days=400), 60)],
+)
+def test_a_receivers_wish_only_ever_slows_down_and_is_capped(wish: timedelta | None, delay: int) -> None:
+    action = decided(Failed("429", delay=wish))
+    assert isinstance(action, Reschedule)
+    assert action.delay == delay * SECOND
+
+
+def test_refusals_are_dead_at_once() -> None:
+    assert decided(Refused("no")) == Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, "no")
+    assert decided(Refused("no", unroutable=True)) == Dead(Event.UNROUTABLE, Outcome.UNROUTABLE, "no")
+
+
+@pytest.mark.parametrize("result", [TimedOut("x"), Cancelled("x")])
+def test_an_unknown_outcome_under_manual_recovery_is_left_to_a_person(result: Result) -> None:
+    expected = Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, "x")
+    assert decided(result, recovery=Recovery.MANUAL) == expected
+    assert decided(result, recovery=Recovery.MANUAL, attempt=99) == expected
+
+
+def test_a_known_failure_under_manual_recovery_is_an_ordinary_retry() -> None:
+    assert isinstance(decided(Failed("x"), recovery=Recovery.MANUAL), Reschedule)
+
+
+def test_what_was_cut_off_in_flight_is_due_at_once_and_keeps_its_attempt() -> None:
+    assert decided(Cancelled("x"), attempt=3) == Reschedule(
+        Event.CANCELLED, timedelta(0), "x", refund_attempt=False
+    )
+
+
+RESULTS: list[Result] = [
+    Delivered(),
+    Failed("x"),
+    TimedOut("x"),
+    Deferred(SECOND, "x"),
+    Refused("x"),
+    Refused("x", unroutable=True),
+    Cancelled("x"),
+    Unstarted(),
+]
+
+
+@given(
+    result=st.sampled_from(RESULTS),
+    attempt=st.integers(1, 10_000),
+    recovery=st.sampled_from(list(Recovery)),
+    age=st.timedeltas(timedelta(0), timedelta(days=10_000)),
+    fraction=st.floats(0, 1),
+)
+def test_every_decision_is_a_fenced_transition_of_the_table(
+    result: Result, attempt: int, recovery: Recovery, age: timedelta, fraction: float
+) -> None:
+    action = decide(result, POLICY, attempt=attempt, recovery=recovery, age=age, fraction=fraction)
+    step = TRANSITIONS[State.PROCESSING, action.event]
+    assert step.fenced
+    assert not step.raises_token
+    match action:
+        case Reschedule(delay=delay, refund_attempt=refund):
+            assert step.to is State.PENDING
+            assert timedelta(0) <= delay <= POLICY.backoff.cap
+            assert refund == (step.attempts is Attempts.REFUNDED)
+        case Dead(outcome=outcome):
+            assert (step.to, step.outcome) == (State.DEAD, outcome)
+        case Done():
+            assert step.to is State.DONE
+        case Release():
+            assert (step.to, step.attempts) == (State.PENDING, Attempts.REFUNDED)
