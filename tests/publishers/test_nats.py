@@ -7,7 +7,7 @@ import logging
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,57 @@ async def test_a_frozen_server_with_full_buffers_ends_by_the_deadline_and_the_cl
         )
         nats_server.resume()
         await publisher.publish(sample_message(), sample_delivery())
+
+
+class SilentPath:
+    """A way to the server on which the first connection stops carrying anything, without being closed."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._copying: set[asyncio.Task[None]] = set()
+        self.connections = 0
+        self.silent = asyncio.Event()
+
+    async def __aenter__(self) -> SilentPath:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._copying:
+            task.cancel()
+        await asyncio.wait(self._copying)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        cut = self.silent if self.connections == 1 else asyncio.Event()
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        for source, target in ((reader, back), (there, writer)):
+            self._copying.add(asyncio.create_task(self._copy(source, target, cut)))
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
+        try:
+            with suppress(OSError):
+                while chunk := await source.read(65_536):
+                    if not cut.is_set():
+                        target.write(chunk)
+                        await target.drain()
+        finally:
+            target.transport.abort()
+
+
+async def test_a_connection_that_went_silent_is_replaced(nats_server: NatsServer) -> None:
+    await add_stream(nats_server)
+    async with client_of(nats_server), SilentPath(nats_server.port) as path:
+        publisher = NatsPublisher(f"nats://127.0.0.1:{path.port}?timeout={TIMEOUT}")
+        await publisher.publish(sample_message(), sample_delivery())
+        path.silent.set()
+        with pytest.raises(Retryable, match="before the deadline"):
+            await publisher.publish(sample_message(), sample_delivery())
+        await publisher.publish(sample_message(), sample_delivery())
+        assert path.connections == 2
+        await publisher.close()
 
 
 async def test_no_message_is_sent_after_its_publish_failed_for_want_of_a_connection(

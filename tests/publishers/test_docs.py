@@ -1,0 +1,50 @@
+"""The code in docs/publishers.md runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.errors import Defer, Permanent
+from fencepost.publishers.callable import as_publisher
+from fencepost.testing import sample_delivery, sample_message
+
+PAGE = Path(__file__).parents[2] / "docs" / "publishers.md"
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """Run the page's blocks from top to bottom, as a reader would."""
+    names: dict[str, Any] = {"__name__": "docs"}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)  # noqa: S102 - our own page
+    return names
+
+
+async def test_the_small_publishers(page: dict[str, Any]) -> None:
+    assert as_publisher(page["to_the_void"]).is_async
+    mailer = page["Mailer"]()
+    publish = as_publisher(mailer).call
+    with pytest.raises(Permanent):
+        await publish(sample_message(), sample_delivery())
+    with pytest.raises(Defer):
+        await publish(sample_message(payload=b'{"address": "x"}'), sample_delivery())
+    await publish(sample_message(payload=b'{"address": "x", "confirmed": true}'), sample_delivery())
+    assert len(mailer.outbox) == 1
+
+
+async def test_the_destination(page: dict[str, Any]) -> None:
+    pigeon = page["PigeonPublisher"]("pigeon://loft?timeout=2")
+    await pigeon.publish(sample_message(), sample_delivery())
+    assert len(pigeon.flown) == 1
+
+
+def test_the_options_of_each_destination_are_on_its_page() -> None:
+    from fencepost.publishers import http, nats
+
+    for name, options in (("http", http.OPTIONS), ("nats", nats.OPTIONS), ("stdout", {"timeout"})):
+        text = (PAGE.parent / "destinations" / f"{name}.md").read_text(encoding="utf-8")
+        assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(options)
