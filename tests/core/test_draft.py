@@ -1,0 +1,194 @@
+"""What is refused at enqueue, and what is kept byte for byte."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.core.draft import (
+    MAX_AGGREGATE_ID_BYTES,
+    MAX_HEADERS_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Draft,
+    JsonText,
+    NewMessage,
+    draft,
+)
+from fencepost.errors import InvalidMessage
+
+EMOJI = "\N{GRINNING FACE}"
+
+
+def drafted(payload: Any = None, event_type: Any = "test", **options: Any) -> Draft:
+    return draft(NewMessage(event_type=event_type, payload=payload, **options), uuid4())
+
+
+circular: list[Any] = []
+circular.append(circular)
+deep: list[Any] = []
+for _ in range(100_000):
+    deep = [deep]
+
+BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
+    "nul": ({"a": "x\x00y"}, "NUL"),
+    "nul in a key": ({"a\x00": 1}, "NUL"),
+    "nul deep inside": ([[{"a": ["\x00"]}]], "NUL"),
+    "nul behind a backslash": ("\\\x00", "NUL"),
+    "lone surrogate": ("\ud800", "surrogate"),
+    "nan": (float("nan"), "JSON"),
+    "infinity": ([float("inf")], "JSON"),
+    "a set": ({1, 2}, "JSON"),
+    "a datetime": (datetime.now(UTC), "JSON"),
+    "circular": (circular, "JSON"),
+    "deep": (deep, "JSON"),
+    "a tuple key": ({(1, 2): 3}, "JSON"),
+    "a giant number": (10**5_000, "JSON"),
+    "too large": ("x" * MAX_PAYLOAD_BYTES, "limit"),
+    "too large in bytes": (b"x" * (MAX_PAYLOAD_BYTES + 1), "limit"),
+    "text that is not JSON": (JsonText("{"), "JSON"),
+    "text with NaN": (JsonText("NaN"), "JSON"),
+    "text with an escaped nul": (JsonText('"\\u0000"'), "NUL"),
+    "text with an escaped surrogate": (JsonText('"\\ud800"'), "surrogate"),
+    "empty text": (JsonText(""), "JSON"),
+    "deep text": (JsonText("[" * 100_000 + "]" * 100_000), "JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PAYLOADS)
+def test_payloads_that_cannot_be_kept_are_refused(name: str) -> None:
+    payload, reason = BAD_PAYLOADS[name]
+    with pytest.raises(InvalidMessage, match=reason):
+        drafted(payload)
+
+
+GOOD_PAYLOADS: list[tuple[Any, str]] = [
+    (None, "null"),
+    (True, "true"),
+    ({}, "{}"),
+    ("\\u0000", '"\\\\u0000"'),
+    ("\\\\u0000", '"\\\\\\\\u0000"'),
+    ({"b": 1, "a": [1.5, "é" + EMOJI]}, '{"b":1,"a":[1.5,"é' + EMOJI + '"]}'),
+    (JsonText(' {"b": 1,  "a":1e400, "a": 2}\n'), ' {"b": 1,  "a":1e400, "a": 2}\n'),
+    ("\x01\x1f\x7f\u2028", '"\\u0001\\u001f\x7f\u2028"'),
+]
+
+
+@pytest.mark.parametrize(("payload", "text"), GOOD_PAYLOADS, ids=repr)
+def test_payloads_become_the_text_that_is_stored(payload: Any, text: str) -> None:
+    made = drafted(payload)
+    assert made.payload == text
+    assert made.payload_bytes is None
+    assert json.loads(text.replace("1e400", "0")) is not None or text == "null"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00\xff", bytearray(b"abc"), memoryview(b"abc")], ids=repr)
+def test_bytes_are_kept_with_their_content_type(payload: Any) -> None:
+    made = drafted(payload, content_type="application/x-protobuf")
+    assert (made.payload, made.payload_bytes) == (None, bytes(payload))
+    assert made.content_type == "application/x-protobuf"
+    assert drafted(payload).content_type == "application/octet-stream"
+
+
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"event_type": ""}, "event_type must not be empty"),
+    ({"event_type": None}, "event_type must be text"),
+    ({"event_type": "a\x00"}, "event_type holds a NUL"),
+    ({"event_type": "\ud800"}, "event_type holds a lone surrogate"),
+    ({"event_type": "x" * 256}, "event_type has 256 bytes"),
+    ({"event_type": EMOJI * 64}, "event_type has 256 bytes, more than the limit of 255"),
+    ({"queue": ""}, "queue must not be empty"),
+    ({"queue": "a b"}, "may hold only"),
+    ({"queue": "x" * 101}, "queue has 101 bytes"),
+    ({"aggregate": "order"}, "must be a pair"),
+    ({"aggregate": ("order",)}, "must be a pair"),
+    ({"aggregate": ("order", 42)}, "aggregate id must be text"),
+    ({"aggregate": ("", "42")}, "aggregate type must not be empty"),
+    ({"aggregate": ("order", "x" * 1_025)}, "aggregate id has 1025 bytes"),
+    ({"aggregate": ("order", EMOJI * 800)}, "aggregate id has 3200 bytes"),
+    ({"dedupe_key": ""}, "dedupe_key must not be empty"),
+    ({"dedupe_key": 7}, "dedupe_key must be text"),
+    ({"dedupe_key": "x" * 1_025}, "dedupe_key has 1025 bytes"),
+    ({"headers": {"a": 1}}, "header 'a' must be text"),
+    ({"headers": {1: "a"}}, "a header name must be text"),
+    ({"headers": {"": "a"}}, "a header name must not be empty"),
+    ({"headers": {"a": "\x00"}}, "NUL"),
+    ({"headers": {"a": "\udfff"}}, "surrogate"),
+    ({"headers": [("a", "b")]}, "must be a mapping"),
+    ({"headers": {"a": "x" * MAX_HEADERS_BYTES}}, "headers have"),
+    ({"delay": 5}, "must be a datetime.timedelta"),
+    ({"delay": -timedelta(microseconds=1)}, "between 0"),
+    ({"delay": timedelta.max}, "between 0"),
+    ({"available_at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the very fault under test
+    ({"available_at": "2030-01-01"}, "must be a datetime"),
+    ({"available_at": datetime(9000, 1, 1, tzinfo=UTC)}, "between 1900 and 9000"),
+    ({"available_at": datetime(1, 1, 1, tzinfo=UTC)}, "between 1900 and 9000"),
+    ({"available_at": datetime.now(UTC), "delay": timedelta(1)}, "not both"),
+    ({"recovery": "maybe"}, "recovery must be 'auto' or 'manual'"),
+    ({"payload": b"", "content_type": "a\r\nb"}, "printable ASCII"),
+    ({"content_type": ""}, "content_type must not be empty"),
+    ({"ordered": True}, "unordered messages only"),
+    ({"ordering_key": "k"}, "unordered messages only"),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), BAD_FIELDS, ids=lambda value: str(value)[:60])
+def test_fields_that_cannot_be_kept_are_refused_by_name_and_limit(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidMessage, match=reason.replace("(", r"\(")):
+        drafted(**options)
+
+
+def test_the_longest_of_everything_is_accepted() -> None:
+    made = drafted(
+        "x" * (MAX_PAYLOAD_BYTES - 2),
+        event_type="x" * 255,
+        queue="q" * 100,
+        aggregate=("t" * 255, "i" * MAX_AGGREGATE_ID_BYTES),
+        dedupe_key="d" * 1_024,
+        delay=timedelta(days=365_000),
+    )
+    assert made.aggregate_id == "i" * MAX_AGGREGATE_ID_BYTES
+
+
+@pytest.mark.parametrize("value", ["it's", 'a"b', "a\\b", "a\nb", EMOJI, "\u202e", "e\u0301", "\u00e9", "A", "a "])
+def test_free_text_is_kept_as_it_is(value: str) -> None:
+    made = drafted(event_type=value, aggregate=(value, value), dedupe_key=value, headers={value: value})
+    assert (made.event_type, made.aggregate_type, made.aggregate_id, made.dedupe_key) == (value,) * 4
+    assert json.loads(made.headers) == {value: value}
+
+
+def test_an_instant_travels_in_utc() -> None:
+    from datetime import timezone
+
+    made = drafted(available_at=datetime(2030, 1, 1, 3, tzinfo=timezone(timedelta(hours=5))))
+    assert made.available_at == "2029-12-31T22:00:00+00:00"
+
+
+def test_a_message_id_of_the_callers_own_is_kept_and_checked() -> None:
+    own = UUID(int=7)
+    assert draft(NewMessage(event_type="t", payload=1), own).message_id == own
+    with pytest.raises(InvalidMessage, match="message_id"):
+        draft(NewMessage(event_type="t", payload=1), "7")  # type: ignore[arg-type]  # the very fault under test
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec=None)), inner),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_any_value_is_refused_or_becomes_text_that_every_store_can_hold(value: Any) -> None:
+    try:
+        made = drafted(value)
+    except InvalidMessage:
+        return
+    assert made.payload is not None
+    assert "\x00" not in made.payload
+    assert json.loads(made.payload.encode("utf-8")) == value
