@@ -83,8 +83,9 @@ def show(invocation: Invocation, settings: Settings, identity: str, as_json: boo
 
     ID is its id (a number) or its message id (a UUID). Messages in other states are shown as well.
     """
+    wanted = _identity(identity)
     with invocation.connected(settings, "dead") as connection:
-        found = outbox_of(settings).show(connection, _identity(identity))
+        found = outbox_of(settings).show(connection, wanted)
     out = invocation.out
     if found is None:
         out.note(f"there is no message {identity}")
@@ -164,8 +165,13 @@ def _change(
         raise click.UsageError(f"say which messages to {verb}: their ids, or --all")
     if ids and (queue or outcome):
         raise click.UsageError("--queue and --outcome go with --all, not with ids")
-    if everything and not yes:
-        _confirm(f"{verb.capitalize()} all dead messages{_filter_text(queue, outcome)}?")
+    if (
+        everything
+        and not yes
+        and not _agreed(f"{verb.capitalize()} all dead messages{_filter_text(queue, outcome)}?")
+    ):
+        invocation.out.note("nothing was changed")
+        return exits.NEGATIVE
     outbox = outbox_of(settings)
     change = outbox.retry_dead if verb == "retry" else outbox.skip_dead
     changed: list[int] = []
@@ -191,10 +197,10 @@ def _pages(
         yield [each.message.id for each in page]
 
 
-def _confirm(question: str) -> None:
+def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("standard input is no terminal to ask on: pass --yes")
-    click.confirm(question, abort=True, err=True)
+    return click.confirm(question, err=True)
 
 
 def _report(out: Output, verb: str, changed: list[int], unchanged: list[int], as_json: bool) -> None:

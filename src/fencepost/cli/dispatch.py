@@ -94,7 +94,7 @@ def _refuse_missing_tables(url: str, settings: Settings) -> None:
 async def _serve(dispatcher: Dispatcher, settings: Settings, once: bool) -> bool:
     fields = {"drained": False}
     async with dispatcher:
-        _stop_on_sigterm(dispatcher)
+        _stop_on_signals(dispatcher)
         log.info("dispatching", extra={"fields": _described(settings)})
         try:
             fields["drained"] = await (_one_batch(dispatcher) if once else dispatcher.run(exit_by_force=True))
@@ -129,7 +129,7 @@ def _leave_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _stop_on_sigterm(dispatcher: Dispatcher) -> None:
+def _stop_on_signals(dispatcher: Dispatcher) -> None:
     """Cover the instants before and after the dispatcher handles signals itself."""
     loop = asyncio.get_running_loop()
 
@@ -137,7 +137,8 @@ def _stop_on_sigterm(dispatcher: Dispatcher) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(dispatcher.stop)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 def _leave_at_once(code: int) -> NoReturn:

@@ -1,0 +1,238 @@
+"""The file, the environment and the flags, each over the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fencepost.cli.settings import BY_NAME, SETTINGS, InvalidSettings, load_settings
+from fencepost.config import DispatcherSettings, Settings, Source
+
+HERE = Path(__file__)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with nothing in it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str, name: str = "fencepost.toml") -> None:
+    folder.joinpath(name).write_text(text, "utf-8")
+
+
+def problems(flags: dict[str, object] | None = None, **environ: str) -> str:
+    with pytest.raises(InvalidSettings) as caught:
+        load_settings(flags, environ=environ)
+    return str(caught.value)
+
+
+def test_the_defaults_are_the_dispatchers_own() -> None:
+    settings = load_settings(environ={})
+    assert settings.dispatcher == DispatcherSettings(owner=settings.dispatcher.owner)
+    assert settings == dataclasses.replace(Settings(), dispatcher=settings.dispatcher)
+    assert {settings.source(each.name) for each in SETTINGS} == {Source("default")}
+    for setting in SETTINGS:
+        assert setting.name == "owner" or settings.value(setting.name) == setting.default
+
+
+def test_every_setting_of_a_dispatcher_is_in_the_table() -> None:
+    assert {each.name for each in dataclasses.fields(DispatcherSettings)} <= set(BY_NAME)
+
+
+def test_each_source_is_over_the_one_before(folder: Path) -> None:
+    write(folder, 'batch = 1\nconcurrency = 2\nlease = "30s"\n')
+    settings = load_settings(
+        {"lease": "50s", "grace": None, "queues": ()},
+        environ={"FENCEPOST_CONCURRENCY": "20", "FENCEPOST_LEASE": "40s"},
+    )
+    assert (settings.dispatcher.batch, settings.source("batch")) == (1, Source("file", "fencepost.toml"))
+    assert settings.dispatcher.concurrency == 20
+    assert str(settings.source("concurrency")) == "environment FENCEPOST_CONCURRENCY"
+    assert settings.dispatcher.lease == timedelta(seconds=50)
+    assert str(settings.source("lease")) == "flag --lease"
+    assert str(settings.source("grace")) == "default"
+
+
+def test_everything_can_be_said_in_the_file(folder: Path) -> None:
+    write(
+        folder,
+        """
+        store = "postgresql://app@db/shop"
+        schema = "events"
+        table = "out"
+        log_level = "warning"
+        log_json = true
+        owner = "w1"
+        queues = ["a", "b,c"]
+        batch = 7
+        concurrency = 8
+        lease = 30
+        heartbeat = 2.5
+        publish_timeout = "5s"
+        max_attempts = 3
+        max_age = "7d"
+        backoff_base = "100ms"
+        backoff_cap = "1m"
+        poll_interval = "250ms"
+        notify = false
+        grace = "1m"
+        on_unexpected = "stop"
+        [routes]
+        "order.*" = "https://example.com/hook"
+        "*" = "python:shop.events:publish"
+        """,
+    )
+    settings = load_settings(environ={})
+    assert {settings.source(each.name).kind for each in SETTINGS} == {"file"}
+    assert settings.routes == (("order.*", "https://example.com/hook"), ("*", "python:shop.events:publish"))
+    assert settings.dispatcher.queues == ("a", "b,c")
+    assert settings.dispatcher.heartbeat == timedelta(seconds=2.5)
+    assert settings.log_json is True
+
+
+def test_everything_can_be_said_in_the_environment() -> None:
+    texts = {
+        "store": "postgresql://app@db/shop",
+        "routes": "order.*=https://example.com/hook\n*=stdout:",
+        "queues": "a, b",
+        "log_level": "debug",
+        "on_unexpected": "stop",
+        "notify": "off",
+        "log_json": "YES",
+        "max_age": "none",
+        "heartbeat": "none",
+        "owner": "w1",
+        "schema": "events",
+        "table": "out",
+    }
+    environ = {
+        each.variable: texts.get(each.name, "5" if isinstance(each.default, int) else "40s") for each in SETTINGS
+    }
+    environ["FENCEPOST_PUBLISH_TIMEOUT"] = "5s"
+    settings = load_settings(environ=environ)
+    assert {settings.source(each.name).kind for each in SETTINGS} == {"environment"}
+    assert settings.routes == (("order.*", "https://example.com/hook"), ("*", "stdout:"))
+    assert settings.dispatcher.queues == ("a", "b")
+    assert (settings.dispatcher.notify, settings.log_json, settings.dispatcher.max_age) == (False, True, None)
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert load_settings(environ={"FENCEPOST_BATCH": "", "FENCEPOST_CONFIG": ""}).dispatcher.batch == 100
+
+
+def test_the_file_can_be_named(folder: Path) -> None:
+    write(folder, "batch = 1")
+    write(folder, "batch = 2", "two.toml")
+    write(folder, "batch = 3", "three.toml")
+    environ = {"FENCEPOST_CONFIG": "two.toml"}
+    assert load_settings(environ=environ).dispatcher.batch == 2
+    assert load_settings(config="three.toml", environ=environ).dispatcher.batch == 3
+    assert "missing.toml: cannot be read (No such file or directory)" in problems(FENCEPOST_CONFIG="missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bacth = 5", "fencepost.toml: unknown setting 'bacth': did you mean 'batch'?"),
+        ("[dispatcher]\nbatch = 5", "unknown setting 'dispatcher': the only table is [routes]"),
+        ("zzz = 5", "unknown setting 'zzz': `fencepost config show` lists the settings"),
+        ("batch = true", "batch (file fencepost.toml): expected a whole number, not true or false"),
+        ('batch = "5"', "batch (file fencepost.toml): expected a whole number, not a text"),
+        ("batch = 5.0", "expected a whole number, not a number"),
+        ("notify = 1", "expected true or false, not a whole number"),
+        ('notify = "yes"', "expected true or false, not a text"),
+        ('queues = "a"', "expected a list of names, not a text"),
+        ("queues = []", "expected names, at least one"),
+        ('queues = ["a", 5]', "expected names, at least one"),
+        ("lease = true", 'expected a duration such as "10s" or a number of seconds, not true or false'),
+        ("lease = nan", "expected a duration such as 10s"),
+        ("lease = -1", "expected a duration such as 10s"),
+        ("lease = inf", "expected a duration such as 10s"),
+        ("store = 5", "store (file fencepost.toml): expected a text, not a whole number"),
+        ("schema = 1979-05-27", "expected a text, not date"),
+        ('log_level = "loud"', "expected debug or info or warning or error, not 'loud'"),
+        ('routes = "stdout:"', "expected a table of PATTERN = URL, not a text"),
+        ('[routes]\n"*" = 5', "expected a destination's URL as text for '*'"),
+        ('[routes]\n"" = "stdout:"', "a pattern must not be empty"),
+        ('[routes]\n"*" = "stdout:"\nlease = "60s"', "setting 'lease' stands under [routes]: move it above"),
+        ("batch = x", "fencepost.toml: not valid TOML: Invalid value (at line 1, column 9)"),
+        ("batch = 0", "batch (file fencepost.toml): 0 must lie between 1 and 10000"),
+        ('table = "1 x"', "table (file fencepost.toml): '1 x' is not usable as a name"),
+        ('lease = "5s"\npublish_timeout = "5s"', "publish_timeout (file fencepost.toml): a publish may take 5 s"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(folder: Path, text: str, said: str) -> None:
+    write(folder, text)
+    assert said in problems()
+
+
+def test_all_mistakes_are_told_at_once(folder: Path) -> None:
+    write(folder, "bacth = 5\nlease = true\n")
+    with pytest.raises(InvalidSettings) as caught:
+        load_settings({"grace": "soon"}, environ={"FENCEPOST_BATCH": "many"})
+    assert [re.split(r"[ :]", problem)[0] for problem in caught.value.problems] == [
+        "fencepost.toml",
+        "lease",
+        "batch",
+        "grace",
+    ]
+
+
+def test_a_file_that_is_no_text(folder: Path) -> None:
+    folder.joinpath("fencepost.toml").write_bytes(b"\xff\xfe")
+    assert "not UTF-8 text" in problems()
+
+
+def test_a_directory_is_no_file(folder: Path) -> None:
+    folder.joinpath("fencepost.toml").mkdir()
+    assert "cannot be read (Is a directory)" in problems()
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    assert (
+        problems(FENCEPOST_BACTH="5")
+        == "environment: unknown variable FENCEPOST_BACTH: did you mean FENCEPOST_BATCH?"
+    )
+    assert "did you mean FENCEPOST_QUEUES?" in problems(FENCEPOST_QUEUE="a")
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    others = ("PORT", "SERVICE_HOST", "SERVICE_PORT", "PORT_5432_TCP_ADDR", "EMBEDDED_DIR", "TEST_PG15_BIN", "URL")
+    assert load_settings(environ={f"FENCEPOST_{name}": "x" for name in others}) is not None
+
+
+def test_flags_given_several_times() -> None:
+    settings = load_settings({"queues": ("a", "b,c"), "routes": ("order.*=stdout:", "*=stdout:")}, environ={})
+    assert settings.dispatcher.queues == ("a", "b,c")
+    assert settings.routes == (("order.*", "stdout:"), ("*", "stdout:"))
+    assert "expected PATTERN=URL" in problems({"routes": ("stdout:",)})
+
+
+def test_no_mistake_shows_a_secret(folder: Path) -> None:
+    write(folder, 'store = "postgresql://app:s3cret@x@db/shop"\n[routes]\n"*" = "https://u:s3cret@h:port/"\n')
+    said = problems(FENCEPOST_STORE="postgresql://app:s3#cret@db/", FENCEPOST_ROUTES="s3cret@x")
+    assert "store (file fencepost.toml): not a valid address" in said
+    assert "cret" not in said
+
+
+def test_settings_show_no_secret_in_their_repr() -> None:
+    settings = load_settings(
+        {"store": "postgresql://app:s3cret@db/", "routes": ("*=https://u:s3cret@h/",)}, environ={}
+    )
+    assert "s3cret" not in repr(settings)
+    assert BY_NAME["store"].shown(settings) == "postgresql://app:***@db/"
+    assert "s3cret" not in BY_NAME["routes"].shown(settings)
+
+
+def test_the_documentation_lists_every_setting() -> None:
+    page = HERE.parents[2].joinpath("docs", "configuration.md").read_text("utf-8")
+    for setting in SETTINGS:
+        default = "" if setting.default is None else f"`{setting.kind.show(setting.default)}`"
+        row = f"| `{setting.name}` | `{setting.variable}` | `{setting.option}` | {default} | {setting.help} |"
+        assert row.replace("  ", " ") in page, row
