@@ -1,0 +1,208 @@
+"""`core.states.TRANSITIONS` against the SQL: every event of the table, and every event where it is not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from fencepost import Claimed, Outbox
+from fencepost.core.operation import run
+from fencepost.core.outcome import (
+    Cancelled,
+    Deferred,
+    Delivered,
+    Failed,
+    Refused,
+    Result,
+    RetryPolicy,
+    TimedOut,
+    Unstarted,
+    decide,
+)
+from fencepost.core.states import TRANSITIONS, Event, Recovery, State, attempts_after
+from fencepost.drivers import driver_for
+from fencepost.store.finalize import finalize
+from tests.store.rows import LEASE, OUTBOX, Connection, Seen, add, claim, claim_one, expire, row
+
+LIMIT = 5
+
+
+@dataclass
+class Case:
+    """One row in some state, and whoever holds it."""
+
+    db: Connection
+    row_id: int
+    recovery: Recovery
+
+    @property
+    def seen(self) -> Seen:
+        return row(self.db, self.row_id)
+
+    def holder(self) -> Claimed:
+        """Whoever knows the row's present token, whether it is still theirs or not."""
+        shown = OUTBOX.show(self.db, self.row_id)
+        assert shown is not None
+        return Claimed(
+            shown.message, shown.token, shown.attempts, 12, self.recovery, LEASE, timedelta(days=1), owner="w"
+        )
+
+
+# --- how a row gets into each state, with two attempts behind it ------------------------------------------
+
+
+def pending(db: Connection, recovery: Recovery) -> Case:
+    (row_id,) = add(db, recovery=str(recovery))
+    for _ in range(2):
+        OUTBOX.reschedule(db, claim_one(db), delay=timedelta(0), error="before")
+    return Case(db, row_id, recovery)
+
+
+def processing(db: Connection, recovery: Recovery) -> Case:
+    case = pending(db, recovery)
+    claim_one(db)
+    return case
+
+
+def done(db: Connection, recovery: Recovery) -> Case:
+    case = processing(db, recovery)
+    OUTBOX.mark_done(db, case.holder())
+    return case
+
+
+def dead(db: Connection, recovery: Recovery) -> Case:
+    case = processing(db, recovery)
+    OUTBOX.mark_dead(db, case.holder(), error="dead", outcome="expired")
+    return case
+
+
+REACH: dict[State, Callable[[Connection, Recovery], Case]] = {
+    State.PENDING: pending,
+    State.PROCESSING: processing,
+    State.DONE: done,
+    State.DEAD: dead,
+}
+
+# --- how each event is made to happen ---------------------------------------------------------------------
+
+
+DEFAULTS = RetryPolicy()
+OLD = RetryPolicy(max_age=timedelta(hours=1))
+
+
+def finished(result: Result, policy: RetryPolicy = DEFAULTS, attempt: int = 3) -> Callable[[Case], None]:
+    """A publish that ended so, decided by the core and written by the store."""
+
+    def happen(case: Case) -> None:
+        held = case.holder()
+        action = decide(
+            result, policy, attempt=attempt, recovery=held.recovery, age=timedelta(days=1), fraction=0.0
+        )
+        run(finalize(OUTBOX.catalog, [(held, action)]), driver_for(case.db).execute)
+
+    return happen
+
+
+def claims(case: Case) -> None:
+    claim(case.db, outbox=Outbox(), max_attempts=LIMIT, queues=["default"])
+
+
+def claims_over_the_limit(case: Case) -> None:
+    claim(case.db, outbox=Outbox(), max_attempts=2, queues=["default"])
+
+
+def reclaims(case: Case) -> None:
+    expire(case.db)
+    claim(case.db, outbox=Outbox(), max_attempts=LIMIT, queues=["default"])
+
+
+def reaps(case: Case) -> None:
+    expire(case.db)
+    OUTBOX.reap(case.db, max_attempts=3)
+
+
+EVENTS: dict[Event, tuple[Callable[[Case], None], Recovery]] = {
+    Event.CLAIM: (claims, Recovery.AUTO),
+    Event.CLAIM_OVER_LIMIT: (claims_over_the_limit, Recovery.AUTO),
+    Event.RECLAIM: (reclaims, Recovery.AUTO),
+    Event.REAP_CRASHED: (reaps, Recovery.AUTO),
+    Event.REAP_UNKNOWN: (reaps, Recovery.MANUAL),
+    Event.DELIVERED: (finished(Delivered()), Recovery.AUTO),
+    Event.RETRY: (finished(Failed("no")), Recovery.AUTO),
+    Event.EXHAUST: (finished(Failed("no"), attempt=12), Recovery.AUTO),
+    Event.DEFER: (finished(Deferred(timedelta(hours=1), "later")), Recovery.AUTO),
+    Event.EXPIRE: (finished(Deferred(timedelta(hours=1), "later"), OLD), Recovery.AUTO),
+    Event.PERMANENT_FAILURE: (finished(Refused("no")), Recovery.AUTO),
+    Event.UNROUTABLE: (finished(Refused("no", unroutable=True)), Recovery.AUTO),
+    Event.UNKNOWN_OUTCOME: (finished(TimedOut("no answer")), Recovery.MANUAL),
+    Event.RELEASE: (finished(Unstarted()), Recovery.AUTO),
+    Event.CANCELLED: (finished(Cancelled()), Recovery.AUTO),
+    Event.OPERATOR_RETRY: (lambda case: void(OUTBOX.retry_dead(case.db, [case.row_id], actor="a")), Recovery.AUTO),
+    Event.OPERATOR_SKIP: (lambda case: void(OUTBOX.skip_dead(case.db, [case.row_id], actor="a")), Recovery.AUTO),
+}
+
+
+def void(_: object) -> None:
+    """For a lambda whose result does not matter."""
+
+
+def test_the_table_names_every_event() -> None:
+    assert set(EVENTS) == set(Event)
+    assert {event for _, event in TRANSITIONS} == set(Event)
+
+
+PAIRS = [
+    (state, event)
+    for state in REACH
+    for event in Event
+    # A claim is one or the other by the state of the row that it meets.
+    if (state, event) != (State.PENDING, Event.RECLAIM)
+]
+
+
+@pytest.mark.parametrize(("state", "event"), PAIRS)
+def test_the_database_does_what_the_table_says_and_nothing_else(
+    db: Connection, state: State, event: Event
+) -> None:
+    happen, recovery = EVENTS[event]
+    case = REACH[state](db, recovery)
+    before = case.seen
+    assert before.status == state
+
+    happen(case)
+
+    after = case.seen
+    rule = TRANSITIONS.get((state, event))
+    if rule is None:
+        if after.xmin != before.xmin:  # an expiry that the test itself wrote is no transition
+            assert state is State.PROCESSING
+        assert (after.status, after.outcome, after.attempts, after.token, after.reclaim_count) == (
+            before.status,
+            before.outcome,
+            before.attempts,
+            before.token,
+            before.reclaim_count,
+        )
+        return
+    assert after.status == rule.to
+    assert after.outcome == rule.outcome
+    assert after.attempts == attempts_after(before.attempts, rule.attempts)
+    assert after.token == before.token + rule.raises_token
+    assert (after.lease_left is not None) == (rule.to is State.PROCESSING)
+    assert after.reclaim_count == (1 if event is Event.RECLAIM else 0)
+    assert (after.due_in > 10**9) == (rule.to is State.DEAD or event is Event.OPERATOR_SKIP)
+
+
+@pytest.mark.parametrize(("state", "event"), [pair for pair, rule in TRANSITIONS.items() if rule.fenced])
+def test_every_fenced_event_bounces_off_a_raised_token(db: Connection, state: State, event: Event) -> None:
+    happen, recovery = EVENTS[event]
+    case = REACH[state](db, recovery)
+    held = case.holder()
+    case.holder = lambda: held  # type: ignore[method-assign]  # it does not hear of what comes
+    db.execute("UPDATE outbox SET lease_version = lease_version + 1")
+    before = case.seen
+    happen(case)
+    assert case.seen.xmin == before.xmin
