@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,6 +21,7 @@ from fencepost.core.draft import (
     NewMessage,
     draft,
 )
+from fencepost.core.states import Recovery
 from fencepost.errors import InvalidMessage
 
 EMOJI = "\N{GRINNING FACE}"
@@ -31,9 +33,27 @@ def drafted(payload: Any = None, event_type: Any = "test", **options: Any) -> Dr
 
 circular: list[Any] = []
 circular.append(circular)
-deep: list[Any] = []
-for _ in range(100_000):
-    deep = [deep]
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for level in range(levels - 1):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+class Kind(str, Enum):  # noqa: UP042 - the kind of class whose str() is a trap
+    """As callers name their events; ``str()`` of a member is its name, not its value."""
+
+    ORDER = "order.created"
+
+
+class Vague(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "something else\x00"
+
 
 BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
     "nul": ({"a": "x\x00y"}, "NUL"),
@@ -46,17 +66,34 @@ BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
     "a set": ({1, 2}, "JSON"),
     "a datetime": (datetime.now(UTC), "JSON"),
     "circular": (circular, "JSON"),
-    "deep": (deep, "JSON"),
+    "deep": (nested(100_000), "limit of 500 levels"),
+    "just too deep": (nested(501), "limit of 500 levels"),
     "a tuple key": ({(1, 2): 3}, "JSON"),
     "a giant number": (10**5_000, "JSON"),
+    "a giant number as text": (JsonText("1" * 5_000), "JSON"),
+    "minus infinity as a key": ({float("-inf"): 1}, "JSON"),
+    "bytes inside": ({"a": b"x"}, "JSON"),
+    "a lone surrogate in a key": ([{"\udfff": 1}], "surrogate"),
+    "halves in the wrong order": ("\ude00\ud83d", "surrogate"),
     "too large": ("x" * MAX_PAYLOAD_BYTES, "limit"),
     "too large in bytes": (b"x" * (MAX_PAYLOAD_BYTES + 1), "limit"),
     "text that is not JSON": (JsonText("{"), "JSON"),
     "text with NaN": (JsonText("NaN"), "JSON"),
     "text with an escaped nul": (JsonText('"\\u0000"'), "NUL"),
     "text with an escaped surrogate": (JsonText('"\\ud800"'), "surrogate"),
+    "text with -Infinity": (JsonText('{"a":-Infinity}'), "JSON"),
+    "text with an escaped nul in a key": (JsonText('{"a":[{"b\\u0000":1}]}'), "NUL"),
+    "text with an escaped nul behind backslashes": (JsonText('"\\\\\\u0000"'), "NUL"),
+    "text with a half in a key": (JsonText('{"\\udc00":1}'), "surrogate"),
+    "text with a mark of byte order": (JsonText("\ufeff1"), "JSON"),
+    "text with a raw line feed": (JsonText('"a\nb"'), "JSON"),
+    "text with a comma too many": (JsonText("[1,]"), "JSON"),
+    "text with a leading zero": (JsonText("01"), "JSON"),
+    "two texts": (JsonText("1 2"), "JSON"),
     "empty text": (JsonText(""), "JSON"),
-    "deep text": (JsonText("[" * 100_000 + "]" * 100_000), "JSON"),
+    "blank text": (JsonText(" \n"), "JSON"),
+    "deep text": (JsonText("[" * 100_000 + "]" * 100_000), "limit of 500 levels"),
+    "text just too deep": (JsonText("[" * 501 + "]" * 501), "limit of 500 levels"),
 }
 
 
@@ -75,11 +112,20 @@ GOOD_PAYLOADS: list[tuple[Any, str]] = [
     ("\\\\u0000", '"\\\\\\\\u0000"'),
     ({"b": 1, "a": [1.5, "é" + EMOJI]}, '{"b":1,"a":[1.5,"é' + EMOJI + '"]}'),
     (JsonText(' {"b": 1,  "a":1e400, "a": 2}\n'), ' {"b": 1,  "a":1e400, "a": 2}\n'),
+    (10**4_000, "1" + "0" * 4_000),
+    (0.1, "0.1"),
+    (-0.0, "-0.0"),
+    (["[" * 9_000], '["' + "[" * 9_000 + '"]'),
+    ([['\\\\"' * 3, "{"]] * 600, "[" + ",".join(['["' + '\\\\\\\\\\"' * 3 + '","{"]'] * 600) + "]"),
+    (nested(500), json.dumps(nested(500), separators=(",", ":"))),
+    (JsonText("[" * 500 + "]" * 500), "[" * 500 + "]" * 500),
+    (JsonText('"\\ud83d\\ude00 \\\\u0000"'), '"\\ud83d\\ude00 \\\\u0000"'),
+    (Kind.ORDER, '"order.created"'),
     ("\x01\x1f\x7f\u2028", '"\\u0001\\u001f\x7f\u2028"'),
 ]
 
 
-@pytest.mark.parametrize(("payload", "text"), GOOD_PAYLOADS, ids=repr)
+@pytest.mark.parametrize(("payload", "text"), GOOD_PAYLOADS, ids=lambda value: repr(value)[:40])
 def test_payloads_become_the_text_that_is_stored(payload: Any, text: str) -> None:
     made = drafted(payload)
     assert made.payload == text
@@ -120,6 +166,12 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"a": "\x00"}}, "NUL"),
     ({"headers": {"a": "\udfff"}}, "surrogate"),
     ({"headers": [("a", "b")]}, "must be a mapping"),
+    ({"headers": []}, "must be a mapping"),
+    ({"headers": ""}, "must be a mapping"),
+    ({"headers": {"a": None}}, "header 'a' must be text"),
+    ({"headers": {"a": b"b"}}, "header 'a' must be text"),
+    ({"headers": {"a\x00": "b"}}, "a header name holds a NUL"),
+    ({"headers": {EMOJI * 3: EMOJI * (MAX_HEADERS_BYTES // 4)}}, "headers have"),
     ({"headers": {"a": "x" * MAX_HEADERS_BYTES}}, "headers have"),
     ({"delay": 5}, "must be a datetime.timedelta"),
     ({"delay": -timedelta(microseconds=1)}, "between 0"),
@@ -131,9 +183,24 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"available_at": datetime.now(UTC), "delay": timedelta(1)}, "not both"),
     ({"recovery": "maybe"}, "recovery must be 'auto' or 'manual'"),
     ({"payload": b"", "content_type": "a\r\nb"}, "printable ASCII"),
+    ({"payload": b"", "content_type": "caf\u00e9"}, "printable ASCII"),
+    ({"payload": b"", "content_type": "x" * 256}, "content_type has 256 bytes"),
+    ({"payload": b"", "content_type": ""}, "content_type must not be empty"),
     ({"content_type": ""}, "content_type must not be empty"),
+    ({"content_type": 7}, "content_type must be text"),
     ({"ordered": True}, "unordered messages only"),
     ({"ordering_key": "k"}, "unordered messages only"),
+    ({"ordering_key": ""}, "unordered messages only"),
+    ({"recovery": None}, "recovery must be"),
+    ({"queue": "a\n"}, "may hold only"),
+    ({"queue": "\u00e9"}, "may hold only"),
+    ({"aggregate": ["order", "42"]}, "must be a pair"),
+    ({"aggregate": ("order", "\x00")}, "aggregate id holds a NUL"),
+    ({"dedupe_key": EMOJI * 257}, "dedupe_key has 1028 bytes"),
+    ({"delay": timedelta(days=365_000, microseconds=1)}, "between 0"),
+    ({"available_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2)))}, "between 1900 and 9000"),
+    ({"available_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))}, "between 1900 and 9000"),
+    ({"available_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))}, "between 1900 and 9000"),
 ]
 
 
@@ -162,9 +229,16 @@ def test_free_text_is_kept_as_it_is(value: str) -> None:
     assert json.loads(made.headers) == {value: value}
 
 
-def test_an_instant_travels_in_utc() -> None:
-    from datetime import timezone
+def test_text_of_a_callers_own_class_is_taken_for_its_characters() -> None:
+    made = drafted(event_type=Kind.ORDER, headers={Kind.ORDER: Kind.ORDER}, dedupe_key=Vague("k"))
+    assert (made.event_type, made.dedupe_key) == ("order.created", "k")
+    assert type(made.event_type) is str
+    assert made.headers == '{"order.created":"order.created"}'
+    assert drafted(aggregate=(Kind.ORDER, Vague("42"))).aggregate_id == "42"
+    assert drafted(recovery=Recovery.MANUAL).recovery is Recovery.MANUAL
 
+
+def test_an_instant_travels_in_utc() -> None:
     made = drafted(available_at=datetime(2030, 1, 1, 3, tzinfo=timezone(timedelta(hours=5))))
     assert made.available_at == "2029-12-31T22:00:00+00:00"
 

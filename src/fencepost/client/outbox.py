@@ -18,7 +18,7 @@ from fencepost.core.operation import Operation, arun, run
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Stats
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.store import outbox as store
 from fencepost.store import schema
 from fencepost.store.catalog import Catalog, Names
@@ -62,6 +62,8 @@ class _OutboxOperations:
 
     def _chunks(self, messages: Iterable[NewMessage]) -> list[list[Draft]]:
         drafts = [self._draft(message) for message in messages]
+        if len({each.message_id for each in drafts}) < len(drafts):
+            raise InvalidMessage("two messages of the batch have one message_id: receivers would drop the second")
         return [drafts[start : start + ENQUEUE_CHUNK] for start in range(0, len(drafts), ENQUEUE_CHUNK)]
 
     def _claim(

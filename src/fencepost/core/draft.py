@@ -24,6 +24,10 @@ MAX_AGGREGATE_TYPE_BYTES = 255
 MAX_AGGREGATE_ID_BYTES = 1024
 MAX_DEDUPE_KEY_BYTES = 1024
 MAX_CONTENT_TYPE_BYTES = 255
+MAX_DEPTH = 500
+"""Nested lists and objects. PostgreSQL's parser and many receivers' give up at some thousands or less, and
+Python's own depends on how deep the caller's stack is: a fixed limit is the same on every day."""
+
 MAX_DELAY = timedelta(days=365_000)
 LAST_INSTANT = datetime(9000, 1, 1, tzinfo=UTC)
 FIRST_INSTANT = datetime(1900, 1, 1, tzinfo=UTC)
@@ -32,6 +36,8 @@ JSON_CONTENT_TYPE = "application/json"
 BYTES_CONTENT_TYPE = "application/octet-stream"
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.:-]+")
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
+_BRACKET = re.compile(r"[\[\]{}]")
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -151,7 +157,12 @@ def _text(name: str, value: object, limit: int) -> str:
     size = len(_utf8(name, value))
     if size > limit:
         raise InvalidMessage(f"{name} has {size} bytes, more than the limit of {limit}")
-    return str(value)
+    return _plain(value)
+
+
+def _plain(value: str) -> str:
+    """Return the characters themselves: ``str()`` of a member of a ``(str, Enum)`` class is its name."""
+    return str.__str__(value)
 
 
 def _utf8(name: str, value: str) -> bytes:
@@ -193,7 +204,7 @@ def _payload(payload: Any, content_type: str | None, limit: int) -> tuple[str | 
     if isinstance(payload, bytes | bytearray | memoryview):
         data = bytes(payload)
         _check_size("payload", len(data), limit)
-        return None, data, _content_type(content_type or BYTES_CONTENT_TYPE)
+        return None, data, _content_type(BYTES_CONTENT_TYPE if content_type is None else content_type)
     text = _json_text(payload)
     _check_size("payload", len(_utf8("payload", text)), limit)
     return text, None, None if content_type is None else _content_type(content_type)
@@ -217,8 +228,9 @@ def _check_size(name: str, size: int, limit: int) -> None:
 def _json_text(payload: Any) -> str:
     if isinstance(payload, JsonText):
         _check_json_text(payload)
-        return str(payload)
+        return _plain(payload)
     text = _dump(payload)
+    _check_depth(text)
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
         raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
     return text
@@ -227,19 +239,38 @@ def _json_text(payload: Any) -> str:
 def _dump(payload: Any) -> str:
     try:
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise _too_deep() from error
+    except (TypeError, ValueError) as error:
         raise InvalidMessage(f"payload cannot be written as JSON: {error}") from error
 
 
 def _check_json_text(text: str) -> None:
     try:
         parsed = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:
         raise InvalidMessage(f"payload is not valid JSON text: {error}") from error
+    _check_depth(text)
     # Escapes such as \ud800 or \u0000 are valid JSON text and still no text that a receiver can use.
     _utf8("payload", json.dumps(parsed, ensure_ascii=False))
     if _ESCAPED_NUL.search(text):
         raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
+
+
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for bracket in _BRACKET.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+
+
+def _too_deep() -> InvalidMessage:
+    return InvalidMessage(f"payload is nested more deeply than the limit of {MAX_DEPTH} levels")
 
 
 def _refuse_constant(name: str) -> None:
@@ -247,7 +278,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _headers(headers: Mapping[str, str] | None) -> str:
-    if not headers:
+    if headers is None:
         return "{}"
     if not isinstance(headers, Mapping):
         raise InvalidMessage(f"headers must be a mapping of text to text, not {type(headers).__name__}")
@@ -257,7 +288,7 @@ def _headers(headers: Mapping[str, str] | None) -> str:
         if not isinstance(value, str):
             raise InvalidMessage(f"header {name!r} must be text, not {type(value).__name__}")
         _utf8(f"header {name!r}", value)
-        checked[str(name)] = str(value)
+        checked[_plain(name)] = _plain(value)
     text = _dump(checked)
     size = len(text.encode("utf-8"))
     if size > MAX_HEADERS_BYTES:
