@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,10 +13,10 @@ import click
 
 from fencepost.cli import exits
 from fencepost.cli.invocation import Invocation, outbox_of
+from fencepost.cli.messages import HEADERS, details, row, summary, text_of
 from fencepost.cli.options import STORE, json_option, takes_settings
-from fencepost.cli.output import Cell, Output
+from fencepost.cli.output import Output
 from fencepost.config import Settings
-from fencepost.core.records import DeadMessage
 from fencepost.core.states import DEAD_OUTCOMES
 
 if TYPE_CHECKING:
@@ -29,9 +27,10 @@ if TYPE_CHECKING:
 PAGE = 500
 """Messages per transaction when all of them are changed."""
 
+ROW_ID = click.IntRange(0, 2**63 - 1)
+"""What the id column can hold."""
+
 _OUTCOMES = click.Choice(sorted(str(outcome) for outcome in DEAD_OUTCOMES))
-_HEADERS = ("id", "queue", "event_type", "outcome", "attempts", "dead_at", "last_error")
-_LAST_ERROR_SHOWN = 200
 
 queue_option = click.option("--queue", metavar="NAME", help="Only of this queue.")
 outcome_option = click.option("--outcome", type=_OUTCOMES, help="Only dead for this reason.")
@@ -47,7 +46,7 @@ def dead() -> None:
 @queue_option
 @outcome_option
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many at most.")
-@click.option("--after", type=click.IntRange(0), default=0, metavar="ID", help="Begin behind this id.")
+@click.option("--after", type=ROW_ID, default=0, metavar="ID", help="Begin behind this id.")
 @json_option
 def list_command(
     invocation: Invocation,
@@ -64,9 +63,9 @@ def list_command(
         found = outbox_of(settings).list_dead(connection, queue, outcome, after, limit + 1)
     shown, out = found[:limit], invocation.out
     if as_json:
-        out.json([_summary(each) for each in shown])
+        out.json([summary(each) for each in shown])
     elif shown:
-        out.table(_HEADERS, [_row(each, ages=out.is_terminal) for each in shown], cut=True)
+        out.table(HEADERS, [row(each, ages=out.is_terminal) for each in shown], cut=True)
     else:
         out.note("no dead messages" + _filter_text(queue, outcome))
     if len(found) > limit:
@@ -90,13 +89,13 @@ def show(invocation: Invocation, settings: Settings, identity: str, as_json: boo
     if found is None:
         out.note(f"there is no message {identity}")
         return exits.NEGATIVE
-    details = _details(found)
+    full = details(found)
     if as_json:
-        out.json(details)
+        out.json(full)
         return exits.OK
-    width = max(map(len, details))
-    for name, value in details.items():
-        shown = out.text(str(_text_of(value))).replace("\n", "\n" + " " * (width + 2))
+    width = max(map(len, full))
+    for name, value in full.items():
+        shown = out.text(str(text_of(value))).replace("\n", "\n" + " " * (width + 2))
         click.echo(f"{name:{width}}  {shown}")
     return exits.OK
 
@@ -104,7 +103,7 @@ def show(invocation: Invocation, settings: Settings, identity: str, as_json: boo
 def _change_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
-            click.argument("ids", nargs=-1, type=click.IntRange(1), metavar="[ID]..."),
+            click.argument("ids", nargs=-1, type=ROW_ID, metavar="[ID]..."),
             click.option(
                 "--all", "everything", is_flag=True, help="Every dead message, or those that the filters leave."
             ),
@@ -218,76 +217,6 @@ def _os_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         return f"uid {os.getuid()}"
-
-
-# --- showing ----------------------------------------------------------------------------------------------
-
-
-def _summary(dead_message: DeadMessage) -> dict[str, Any]:
-    message = dead_message.message
-    return {
-        "id": message.id,
-        "queue": message.queue,
-        "event_type": message.event_type,
-        "outcome": dead_message.outcome,
-        "attempts": dead_message.attempts,
-        "dead_at": dead_message.dead_at,
-        "last_error": dead_message.last_error,
-    }
-
-
-def _row(dead_message: DeadMessage, *, ages: bool) -> list[Cell]:
-    """Return a row of the list; on a terminal, where room is short, with the time since it died."""
-    row: list[Cell] = list(_summary(dead_message).values())
-    if ages and dead_message.dead_at is not None:
-        row[_HEADERS.index("dead_at")] = datetime.now(UTC) - dead_message.dead_at
-    row[-1] = _shortened(dead_message.last_error)
-    return row
-
-
-def _details(dead_message: DeadMessage) -> dict[str, Any]:
-    message = dead_message.message
-    return {
-        "id": message.id,
-        "message_id": message.message_id,
-        "status": dead_message.status,
-        "outcome": dead_message.outcome,
-        "queue": message.queue,
-        "event_type": message.event_type,
-        "aggregate_type": message.aggregate_type,
-        "aggregate_id": message.aggregate_id,
-        "ordering_key": message.ordering_key,
-        "attempts": dead_message.attempts,
-        "reclaim_count": dead_message.reclaim_count,
-        "token": dead_message.token,
-        "lease_owner": dead_message.lease_owner,
-        "created_at": message.created_at,
-        "dead_at": dead_message.dead_at,
-        "headers": dict(message.headers),
-        "content_type": message.content_type,
-        **_payload(message.payload),
-        "last_error": dead_message.last_error,
-    }
-
-
-def _payload(payload: bytes) -> dict[str, str]:
-    """Return the payload as it is stored: its text, or base64 where it is not text."""
-    try:
-        return {"payload": payload.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(payload).decode("ascii")}
-
-
-def _text_of(value: Any) -> Any:
-    if isinstance(value, dict):
-        return "\n".join(f"{key}: {each}" for key, each in value.items()) or "-"
-    return "-" if value is None else value
-
-
-def _shortened(text: str | None) -> str | None:
-    if text is None or len(text) <= _LAST_ERROR_SHOWN:
-        return text
-    return f"{text[:_LAST_ERROR_SHOWN]} …"
 
 
 def _filter_text(queue: str | None, outcome: str | None) -> str:

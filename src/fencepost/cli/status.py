@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -45,10 +45,9 @@ def status(invocation: Invocation, settings: Settings, watch: str | None, as_jso
     "oldest" is the time since the oldest undelivered message became due: the first thing to alarm on.
     "expired" counts leases that ended and were not taken over yet.
     """
-    every = None if watch is None else _interval(watch)
+    if watch is not None:
+        _watch(invocation, settings, _interval(watch), as_json)
     out = invocation.out
-    if every is not None:
-        _watch(invocation, settings, every, as_json)
     with invocation.connected(settings, "status") as connection:
         stats = outbox_of(settings).stats(connection)
     if as_json:
@@ -72,7 +71,7 @@ def _interval(text: str) -> float:
 Show = Callable[[Stats, str], None]
 
 
-def _watch(invocation: Invocation, settings: Settings, every: float, as_json: bool) -> None:
+def _watch(invocation: Invocation, settings: Settings, every: float, as_json: bool) -> NoReturn:
     """Show the statistics again and again, also across restarts of the database, until interrupted."""
     with invocation.store_url(settings) as url, _screen(invocation.out, as_json) as show:
         looks = _looks(url, settings)
