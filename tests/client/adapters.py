@@ -38,6 +38,11 @@ class Producer:
         receipts: list[Enqueued] = await result if isinstance(self.outbox, AsyncOutbox) else result
         return receipts
 
+    async def call(self, name: str, *args: Any, outbox: Outbox | AsyncOutbox | None = None, **options: Any) -> Any:
+        """Call any other method of the outbox, or of another one, on this connection."""
+        result: Any = getattr(outbox or self.outbox, name)(self.conn, *args, **options)
+        return await result if isinstance(self.outbox, AsyncOutbox) else result
+
     async def execute(self, sql: str) -> list[Any]:
         """Send the caller's own SQL on the same connection and return its rows."""
         if isinstance(self.conn, psycopg.Connection):

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from fencepost import Outbox
+from fencepost.embedded import PostgresServer
 from tests.client.adapters import ADAPTERS, Adapter
+from tests.store.databases import Migrated, migrated_database
 
 
 class Table:
@@ -29,12 +30,19 @@ class Table:
         return [row["event_type"] for row in self.rows()]
 
 
+@pytest.fixture(scope="package")
+def migrated(postgres18: PostgresServer) -> Iterator[Migrated]:
+    """One database for all these tests: making one takes longer than most of them."""
+    with migrated_database(postgres18) as found:
+        found.janitor.execute("CREATE TABLE orders (id int)")
+        yield found
+
+
 @pytest.fixture
-def table(database18: str) -> Iterator[Table]:
-    with psycopg.connect(database18) as conn:
-        Outbox().migrate(conn)
-        conn.execute("CREATE TABLE orders (id int)")
-    made = Table(database18)
+def table(migrated: Migrated) -> Iterator[Table]:
+    migrated.empty()
+    migrated.janitor.execute("DELETE FROM orders")
+    made = Table(migrated.url)
     yield made
     made.conn.close()
 

@@ -21,7 +21,7 @@ Rows = Sequence[Row]
 class Statement:
     """One SQL statement: the name of its file, its text with ``%(name)s`` parameters, and their values.
 
-    With no parameters the text is sent as it stands and may hold several statements.
+    The text holds one statement, and no percent sign but those of its parameters.
     """
 
     name: str

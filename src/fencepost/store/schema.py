@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,8 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "dead_at": "timestamp with time zone",
 }
 
+_END_OF_STATEMENT = re.compile(r";\s*\n")
+
 INDEXES = ("pkey", "ready", "dedupe")
 CONSTRAINTS = ("shape", "limits", "unordered", "state")
 
@@ -51,6 +54,14 @@ class Migration:
     name: str
     sql: str
     checksum: str
+
+    @property
+    def statements(self) -> list[str]:
+        """The file's statements one by one, as not every driver takes several at once.
+
+        Each ends with a semicolon at the end of a line, and no other line does.
+        """
+        return [part for part in _END_OF_STATEMENT.split(self.sql) if part.strip()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,8 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
         yield catalog.statement("migration_table")
     pending = yield from _pending(catalog)
     for step in pending:
-        yield Statement(f"migrations/{step.version:04}_{step.name}", step.sql)
+        for part in step.statements:
+            yield Statement(f"migrations/{step.version:04}_{step.name}", part)
         yield _record(catalog, step)
     return pending
 

@@ -1,1 +1,1 @@
-INSERT INTO {migration} (version, name, checksum) VALUES (%(version)s, %(name)s, %(checksum)s)
+INSERT INTO {migration} (version, name, checksum) VALUES (%(version)s::int, %(name)s::text, %(checksum)s::text)
