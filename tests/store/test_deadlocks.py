@@ -68,8 +68,8 @@ class Crowd:
 
 def dispatcher_session(connection: Connection) -> None:
     """Begin a transaction as a dispatcher does."""
-    params = {"statement_ms": "10000", "lock_ms": "10000", "idle_ms": "10000", "transaction_ms": "10000"}
-    driver_for(connection).execute(OUTBOX.catalog.statement("session", params))
+    limits = dict.fromkeys(("statement_ms", "lock_ms", "idle_ms", "transaction_ms"), "10000")
+    driver_for(connection).execute(OUTBOX.catalog.statement("session", {**limits, "local": True}))
 
 
 def test_finalize_heartbeat_reap_purge_operators_and_producers_on_the_same_rows(db: Connection, url: str) -> None:

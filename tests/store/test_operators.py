@@ -146,6 +146,18 @@ def test_the_list_of_the_dead_by_queue_and_reason_page_by_page(db: Connection) -
     assert shown.message.payload == b'{"n":0}'
 
 
+def test_a_retry_wakes_the_dispatchers_and_nothing_else_does(db: Connection, db2: Connection) -> None:
+    first, second, third = bury(db, 3)
+    db2.execute(f'LISTEN "{OUTBOX.catalog.names.channel}"')
+    OUTBOX.skip_dead(db, [first], actor="ann")
+    OUTBOX.retry_dead(db, [first], actor="ann")
+    Outbox(notify=False).retry_dead(db, [second], actor="ann")
+    db.execute("SELECT pg_notify(%s, 'mark')", [OUTBOX.catalog.names.channel])
+    OUTBOX.retry_dead(db, [third], actor="ann")
+    notices = [notice.payload for notice in db2.notifies(timeout=20, stop_after=2)]
+    assert notices == ["mark", ""]
+
+
 def test_the_message_is_the_same_before_and_after(db: Connection) -> None:
     add(db, headers={"a": "b"}, aggregate=("order", "1"), dedupe_key="k")
     first = claim_one(db)

@@ -159,7 +159,11 @@ class Outbox(_OutboxOperations):
         return self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
 
     def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
-        """Write many messages, some thousands a second; all are checked before the first is sent."""
+        """Write many messages, some thousands a second; all are checked before the first is sent.
+
+        Transactions that share dedupe keys should name them in one order, sorted, or the database may break
+        a deadlock between them by failing one. See `enqueue` for the errors.
+        """
         chunks = self._chunks(messages)
         self._refuse_autocommit(conn)
         receipts: list[Enqueued] = []
@@ -298,7 +302,11 @@ class AsyncOutbox(_OutboxOperations):
         return await self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
 
     async def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
-        """Write many messages, some thousands a second; all are checked before the first is sent."""
+        """Write many messages, some thousands a second; all are checked before the first is sent.
+
+        Transactions that share dedupe keys should name them in one order, sorted, or the database may break
+        a deadlock between them by failing one. See `enqueue` for the errors.
+        """
         chunks = self._chunks(messages)
         await self._refuse_autocommit(conn)
         receipts: list[Enqueued] = []
