@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
-# Install the servers that the tests need and that no wheel brings: PostgreSQL 15, from Debian's packages.
-# Where that is not possible (no root, no apt), the tests that need it are skipped, or fail if
+# Install the servers that the tests need and that no wheel brings, from Debian's packages: PostgreSQL 15 and
+# PgBouncer. Where that is not possible (no root, no apt), the tests that need them are skipped, or fail if
 # FENCEPOST_REQUIRE_SERVERS=1.
 set -euo pipefail
 
 pg15="${FENCEPOST_TEST_PG15_BIN:-/usr/lib/postgresql/15/bin}"
-if [ -x "$pg15/postgres" ]; then
+missing=()
+[ -x "$pg15/postgres" ] || missing+=(postgresql-15)
+[ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing+=(pgbouncer)
+if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    echo "PostgreSQL 15 is not in $pg15 and cannot be installed here (needs root and apt-get);" \
-        "set FENCEPOST_TEST_PG15_BIN to its bin folder to run the tests on it too." >&2
+    echo "missing, and not to be installed here without root and apt-get: ${missing[*]};" \
+        "set FENCEPOST_TEST_PG15_BIN to the bin folder of a PostgreSQL 15, put pgbouncer on the PATH." >&2
     exit 0
 fi
-# The package would start a cluster of its own on port 5432, which nobody asked for.
+# The packages would start servers of their own on their usual ports, which nobody asked for.
 mkdir -p /etc/postgresql-common
 if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
     echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
 fi
 apt-get update -q
-DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"

@@ -1,5 +1,9 @@
 """fencepost: a transactional outbox for PostgreSQL, with leases, fencing tokens and a dispatcher."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from fencepost.client.outbox import AsyncOutbox, Outbox
 from fencepost.config import DispatcherSettings
 from fencepost.core.draft import JsonText, NewMessage
@@ -18,8 +22,10 @@ from fencepost.errors import (
     UnsupportedConnection,
 )
 from fencepost.publishers.base import Delivery, Publisher
-from fencepost.runtime.dispatcher import Dispatcher, UnexpectedFailure
 from fencepost.runtime.routes import Route
+
+if TYPE_CHECKING:
+    from fencepost.runtime.dispatcher import Dispatcher, UnexpectedFailure
 
 __all__ = [
     "AsyncOutbox",
@@ -49,3 +55,12 @@ __all__ = [
     "UnexpectedFailure",
     "UnsupportedConnection",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the dispatcher when it is asked for: it needs psycopg with libpq, which a producer may not have."""
+    if name in ("Dispatcher", "UnexpectedFailure"):
+        from fencepost.runtime import dispatcher
+
+        return getattr(dispatcher, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -89,11 +89,6 @@ ctypes.util.find_library = lambda name: None if name in ("pq", "libpq.dll") else
 """
 
 
-DISPATCHER_AT_ONCE = pytest.mark.xfail(
-    reason="fencepost/__init__.py imports the dispatcher at once, and with it psycopg", strict=True
-)
-
-
 @pytest.fixture
 def without_libpq(tmp_path: Path) -> str:
     """A folder that, on PYTHONPATH, hides libpq from psycopg."""
@@ -103,14 +98,12 @@ def without_libpq(tmp_path: Path) -> str:
     return str(folder)
 
 
-@DISPATCHER_AT_ONCE
 def test_help_and_sql_need_no_libpq(installed: Path, tmp_path: Path, without_libpq: str) -> None:
     for arguments in (["--help"], ["--version"], ["migrate", "--sql"], ["config", "show"], ["dispatch", "--help"]):
         result = run([installed / "fencepost", *arguments], tmp_path, PYTHONPATH=without_libpq)
         assert (result.returncode, result.stderr) == (0, ""), arguments
 
 
-@DISPATCHER_AT_ONCE
 def test_a_missing_libpq_is_named_with_its_remedy(installed: Path, tmp_path: Path, without_libpq: str) -> None:
     for arguments in (["status"], ["init"], ["dispatch", "--to", "stdout:"], ["bench", "drain"]):
         command: list[str | Path] = [installed / "fencepost", *arguments]

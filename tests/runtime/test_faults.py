@@ -76,8 +76,8 @@ class Saboteur:
 
 
 MOMENTS = [
-    *[("COMMIT", nth) for nth in range(1, 7)],
-    *[("session", nth) for nth in range(1, 7)],
+    *[("COMMIT", nth) for nth in range(1, 9)],
+    *[("session", nth) for nth in range(1, 3)],
     *[(name, 1) for name in ("queues", "claim_suspects", "claim", "reap", "mark_done")],
     ("claim", 2),
 ]

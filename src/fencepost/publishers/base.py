@@ -29,12 +29,13 @@ class LostSignal:
     ``delivery.lost.wait(seconds)`` waits for it in a thread.
     """
 
-    __slots__ = ("_is_set", "_lock", "_waiters")
+    __slots__ = ("_is_set", "_waiters")
+
+    # One signal is made for every message, and hardly one is ever waited for: they share a lock.
+    _lock = threading.Lock()
 
     def __init__(self) -> None:
-        # One of these is made for every message, and hardly one is ever waited for: keep it light.
         self._is_set = False
-        self._lock = threading.Lock()
         self._waiters: list[Callable[[], object]] = []
 
     def set(self) -> None:

@@ -28,7 +28,7 @@ from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.heartbeat import Heartbeat
-from fencepost.runtime.held import Held, Holding, Stage
+from fencepost.runtime.held import OVERDUE_SECONDS, Held, Holding, Stage
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.publishing import Threads, publish
 from fencepost.runtime.reaper import reap_forever
@@ -42,9 +42,6 @@ log = logging.getLogger("fencepost.dispatcher")
 
 CLAIM_LINGER = 0.01
 """Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""
-
-OVERDUE_SECONDS = 1.0
-"""A publish that goes on this long after its time-out ignores its cancellation, and is given up on."""
 
 EXIT_RESERVE = 0.8
 """Seconds after the grace time for the last writes; the process is gone within a second of it."""
@@ -86,7 +83,9 @@ class Dispatcher:
         self._router = Router(routes)
         self._limits = Limits.below(self.settings.lease)
         self._policy = self.settings.policy
+        self._publish_timeout = self.settings.publish_timeout.total_seconds()
         self._stack: AsyncExitStack | None = None
+        self._stop = Stop()
 
     # --- the life of a dispatcher ------------------------------------------------------------------------
 
@@ -107,13 +106,14 @@ class Dispatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stack, self._stack = self._stack, None
+        self._stop = Stop()
         if stack is not None:
             await stack.aclose()
 
     async def _set_up(self, stack: AsyncExitStack) -> None:
-        self._stop = Stop()
         self._held = Held()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Holding] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._slot_freed = asyncio.Event()
         self._threads = Threads(self._slot_freed.set)
         self._wakeup = Wakeup()
@@ -144,9 +144,7 @@ class Dispatcher:
         stack.push_async_callback(finalize_link.close)
         self._claim_link = claim_link
         self._claimer = Claimer(claim_link, self._catalog, self.settings, self.counters)
-        self._finalizer = Finalizer(
-            finalize_link, self._catalog, self._held, self.counters, self._slot_freed.set
-        )
+        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._slot_freed.set)
         heartbeat = Heartbeat(
             url,
             self._catalog,
@@ -192,18 +190,32 @@ class Dispatcher:
             SchemaError: the tables are missing or not up to date.
         """
         async with AsyncExitStack() as stack:
-            if self._stack is None:
-                await stack.enter_async_context(self)
             if handle_signals:
                 grace = self.settings.grace.total_seconds()
                 exit_after = grace + EXIT_RESERVE + 0.1 if exit_by_force else None
                 stack.enter_context(signals_to(self._stop.ask, exit_after=exit_after))
+            if self._stack is None and not await self._entered_unless_stopped(stack):
+                return True
             drained = await self._run_until_stopped()
         if self._unexpected is not None and self.settings.on_unexpected == "stop":
             raise UnexpectedFailure(
                 f"stopped, since a publisher raised {describe(self._unexpected)}"
             ) from self._unexpected
         return drained
+
+    async def _entered_unless_stopped(self, stack: AsyncExitStack) -> bool:
+        """Connect, for as long as that takes, unless a stop is asked for first; return whether we are set up."""
+        entering = asyncio.create_task(self.__aenter__())
+        asked = asyncio.create_task(self._stop.asked.wait())
+        try:
+            await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end([asked] if entering.done() else [asked, entering])
+        if entering.cancelled():
+            return False
+        entering.result()
+        stack.push_async_exit(self.__aexit__)
+        return True
 
     def stop(self) -> None:
         """Begin the drain, from the event loop's thread; a second call ends the grace time."""
@@ -278,8 +290,7 @@ class Dispatcher:
         batch = await self._claimer.next(room)
         self._held.add(batch.holdings)
         now = time.monotonic()
-        timeout = self.settings.publish_timeout.total_seconds()
-        late = [holding for holding in batch.holdings if holding.window.remaining(now) <= timeout]
+        late = [each for each in batch.holdings if each.window.remaining(now) <= self._publish_timeout]
         if late and not self._stop.asked.is_set():
             log.warning("the answer to a claim came late: %d messages are given back unstarted", len(late))
             self.counters.late_claims += len(late)
@@ -310,11 +321,11 @@ class Dispatcher:
 
     def _start_one(self, holding: Holding) -> None:
         task = asyncio.create_task(self._handle(holding))
-        self._tasks.add(task)
+        self._tasks[task] = holding
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         self._slot_freed.set()
 
     # --- one message -------------------------------------------------------------------------------------
@@ -323,7 +334,7 @@ class Dispatcher:
         try:
             result = await self._publish(holding)
         except asyncio.CancelledError:
-            result = Cancelled()
+            result = self._timed_out() if holding.timed_out else Cancelled()
         if holding.stage is not Stage.FINALIZING:  # else it was given up on meanwhile
             self._finish(holding, result)
 
@@ -334,18 +345,38 @@ class Dispatcher:
         publisher = self._router.find(message.event_type)
         if publisher is None:
             return Refused(f"no route for event type {storable(message.event_type, 200)!r}", unroutable=True)
-        timeout = self.settings.publish_timeout.total_seconds()
-        # Its lease is kept alive through the time-out and a little longer, then left to run out.
-        holding.beat_until = time.monotonic() + timeout + OVERDUE_SECONDS
+        holding.deadline = time.monotonic() + self._publish_timeout
         holding.stage = Stage.PUBLISHING
+        if self._timer is None:
+            self._time_out_at(holding.deadline)
         return await publish(
             publisher,
             message,
             holding.delivery(time.monotonic),
-            timeout=timeout,
             threads=self._threads,
             on_unexpected=self._note_unexpected,
         )
+
+    def _time_out_at(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._time_out)
+
+    def _time_out(self) -> None:
+        """Cancel what has had its time: one timer for all, since tasks start in the order of their deadlines."""
+        self._timer = None
+        now = time.monotonic()
+        for task, holding in self._tasks.items():
+            if holding.timed_out or holding.stage is Stage.FINALIZING:
+                continue
+            if holding.deadline > now:
+                if holding.stage is Stage.PUBLISHING:
+                    self._time_out_at(holding.deadline)
+                break
+            holding.timed_out = True
+            task.cancel()
+
+    def _timed_out(self) -> TimedOut:
+        return TimedOut(f"no answer from the publisher within {self._publish_timeout:g} s")
 
     def _finish(self, holding: Holding, result: Result) -> None:
         if isinstance(result, TimedOut):
@@ -392,12 +423,12 @@ class Dispatcher:
 
     def _give_up_on_overdue(self, now: float) -> None:
         for holding in self._held.in_stage(Stage.PUBLISHING):
-            if holding.beat_until is not None and now > holding.beat_until:
+            if holding.is_overdue(now):
                 log.error(
                     "the publish of message %d ignores its time-out; its slot stays taken until it ends",
                     holding.claimed.id,
                 )
-                self._finish(holding, TimedOut("the publish ignored its time-out"))
+                self._finish(holding, self._timed_out())
 
     # --- stopping ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -44,7 +45,7 @@ class Finalizer:
     def submit(self, holding: Holding, action: Action) -> None:
         """Queue one decision; its lease is kept alive until it is written."""
         holding.stage = Stage.FINALIZING
-        holding.beat_until = None
+        holding.deadline = math.inf
         self._waiting.append((holding, action))
         self._idle.clear()
         self._arrived.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from enum import Enum
 from fencepost.core.lease import TrustWindow
 from fencepost.core.records import Claimed
 from fencepost.publishers.base import Delivery, LostSignal
+
+OVERDUE_SECONDS = 1.0
+"""A publish that goes on this long after its time-out ignores its cancellation, and is given up on."""
 
 
 class Stage(Enum):
@@ -30,13 +34,18 @@ class Holding:
     """Monotonic instant before the claim was sent."""
     stage: Stage = Stage.WAITING
     lost: LostSignal = field(default_factory=LostSignal)
-    beat_until: float | None = None
-    """Monotonic instant after which its lease is left to run out: its publish should long be over."""
+    deadline: float = math.inf
+    """Monotonic instant at which its publish is timed out."""
+    timed_out: bool = False
 
     @property
     def key(self) -> tuple[int, int]:
         """Row and token: a row that we lost and claimed anew is another holding."""
         return self.claimed.id, self.claimed.token
+
+    def is_overdue(self, now: float) -> bool:
+        """Tell whether the publish goes on although its time-out is well over."""
+        return now > self.deadline + OVERDUE_SECONDS
 
     def delivery(self, clock: Callable[[], float]) -> Delivery:
         """Describe this attempt to its publisher."""
@@ -80,11 +89,7 @@ class Held:
         or swallows its cancellation, the lease must end so that another worker can take over.
         """
         with self._lock:
-            return [
-                holding
-                for holding in self._holdings.values()
-                if not holding.lost and (holding.beat_until is None or now <= holding.beat_until)
-            ]
+            return [each for each in self._holdings.values() if not each.lost and not each.is_overdue(now)]
 
     def renewed(self, holdings: Iterable[Holding], sent_at: float) -> None:
         """Move the trust windows of confirmed heartbeats, counted from before they were sent."""

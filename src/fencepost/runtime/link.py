@@ -1,7 +1,8 @@
 """A worker's own database connection, which survives restarts, failovers and cut cables.
 
-Each operation runs in a transaction of its own: READ COMMITTED whatever the server's default, with its
-limits set locally, so that nothing depends on session state that a pooler would share.
+Each operation runs in a transaction of its own: READ COMMITTED whatever the server's default, under time
+limits of our own. A connection that is ours alone gets the limits once. One that a pooler shares with others
+gets them in each transaction, and no prepared statements: session state would leak, or be somebody else's.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ class Limits:
             answer=min(45.0, seconds * 0.6),
         )
 
-    def statement_for(self, catalog: Catalog) -> Statement:
-        """Return the statement that sets them, as the first one of a transaction."""
+    def statement_for(self, catalog: Catalog, *, local: bool) -> Statement:
+        """Return the statement that sets them, for one transaction (``local``) or for the whole session."""
         milliseconds = {
             "statement_ms": self.statement,
             "lock_ms": self.lock,
             "idle_ms": self.idle,
             "transaction_ms": self.transaction,
         }
-        return catalog.statement("session", {key: str(max(1, int(s * 1000))) for key, s in milliseconds.items()})
+        params: dict[str, Any] = {key: str(max(1, int(s * 1000))) for key, s in milliseconds.items()}
+        return catalog.statement("session", {**params, "local": local})
 
 
 class Link:
@@ -74,9 +76,10 @@ class Link:
         self._limits = limits
         self._role = role
         self._on_reconnect = on_reconnect
-        self._session = limits.statement_for(catalog)
+        self._settings = {local: limits.statement_for(catalog, local=local) for local in (True, False)}
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._is_shared = False
         self._was_connected = False
 
     async def run(self, make: Callable[[], Operation[T]], *, tries: int | None = None) -> T:
@@ -113,36 +116,40 @@ class Link:
     async def _once(self, make: Callable[[], Operation[T]]) -> T:
         async with self._turn:
             try:
-                connection = await self._connected()
-                return await self._answered(self._transaction(connection, make()))
+                if self._connection is None or self._connection.closed:
+                    await self._answered(self._connect(), self._limits.connect)
+                return await self._answered(self._transaction(make()), self._limits.answer)
             except BaseException as error:
                 # A cancelled query or a fault leaves the connection in a state that is not worth knowing.
                 if not isinstance(error, Exception) or fault_of(error) is not Fault.TRANSIENT:
                     await self.close()
                 raise
 
-    async def _answered(self, transaction: Coroutine[Any, Any, T]) -> T:
-        """Wait for a transaction within our own limit.
+    async def _answered(self, work: Coroutine[Any, Any, T], limit: float) -> T:
+        """Wait for work on the connection within a limit of our own, in seconds.
 
         The connection is closed *before* its task is cancelled: psycopg answers a cancellation by asking the
         server to cancel, and by waiting for it, which never ends where the server has gone silent.
         """
-        task = asyncio.ensure_future(transaction)
+        task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task], timeout=self._limits.answer)
+            await asyncio.wait([task], timeout=limit)
             if task.done():
                 return task.result()
-            raise TimeoutError(f"no answer from the database within {self._limits.answer:g} s")
+            raise TimeoutError(f"no answer from the database within {limit:g} s")
         finally:
             if not task.done():
                 await self.close()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _transaction(self, connection: psycopg.AsyncConnection[Any], operation: Operation[T]) -> T:
+    async def _transaction(self, operation: Operation[T]) -> T:
+        connection = self._connection
+        assert connection is not None  # noqa: S101 - for the type checker: `_once` has just connected
         driver = AsyncPsycopgDriver(connection)
         try:
-            await driver.execute(self._session)
+            if self._is_shared:
+                await driver.execute(self._settings[True])
             result = await arun(operation, driver.execute)
         except Exception:
             operation.close()
@@ -152,15 +159,29 @@ class Link:
         await connection.commit()
         return result
 
-    async def _connected(self) -> psycopg.AsyncConnection[Any]:
-        if self._connection is None or self._connection.closed:
-            async with asyncio.timeout(self._limits.connect):
-                self._connection = await connect(self._url, self._role, self._limits)
-            if self._was_connected:
-                self._on_reconnect()
-                log.info("%s: connected again", self._role)
-            self._was_connected = True
-        return self._connection
+    async def _connect(self) -> None:
+        self._connection = connection = await connect(self._url, self._role, self._limits)
+        try:
+            await self._prepare(connection)
+        except Exception:
+            await self.close()
+            raise
+        if self._was_connected:
+            self._on_reconnect()
+            log.info("%s: connected again", self._role)
+        self._was_connected = True
+
+    async def _prepare(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._is_shared = await is_shared(connection)
+        if self._is_shared:
+            connection.prepare_threshold = None
+        else:
+            await AsyncPsycopgDriver(connection).execute(self._settings[False])
+        await connection.commit()
+
+
+# A setting that only a session of our own can have: poolers refuse start-up options, or drop them.
+_OWN_SESSION = "fencepost.own_session"
 
 
 async def connect(
@@ -177,10 +198,24 @@ async def connect(
         "keepalives_count": 3,
         "tcp_user_timeout": int(limits.answer * 1000),
     }
-    connection = await psycopg.AsyncConnection.connect(
-        url, autocommit=autocommit, **{key: value for key, value in defaults.items() if key not in given}
-    )
+    options = {key: value for key, value in defaults.items() if key not in given}
+    marked = f"{given.get('options', '')} -c {_OWN_SESSION}=on".strip()
+    try:
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=autocommit, **options | {"options": marked}
+        )
+    except psycopg.OperationalError as error:
+        if "startup parameter" not in str(error):
+            raise
+        connection = await psycopg.AsyncConnection.connect(url, autocommit=autocommit, **options)
     if not autocommit:
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         await connection.set_read_only(False)
     return connection
+
+
+async def is_shared(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Tell whether a pooler may hand this session to others between our transactions."""
+    cursor = await connection.execute("SELECT current_setting(%s, true)", [_OWN_SESSION])
+    row = await cursor.fetchone()
+    return row is None or row[0] != "on"

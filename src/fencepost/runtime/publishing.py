@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import Deferred, Delivered, Failed, Refused, Result, TimedOut
+from fencepost.core.outcome import Deferred, Delivered, Failed, Refused, Result
 from fencepost.core.records import Message
 from fencepost.errors import Defer, Permanent, Retryable
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable
 
 log = logging.getLogger("fencepost.publish")
+
+_DELIVERED = Delivered()
 
 
 class Threads:
@@ -79,19 +81,21 @@ async def publish(
     message: Message,
     delivery: Delivery,
     *,
-    timeout: float,
     threads: Threads,
     on_unexpected: Callable[[BaseException], None],
 ) -> Result:
-    """Publish one message and classify how it ended.
+    """Publish one message and classify how it ended. Time-outs are the caller's: it cancels this task.
 
     Raises:
         asyncio.CancelledError: only when this task itself is cancelled.
     """
-    timer = asyncio.timeout(timeout)
     try:
-        async with timer:
-            await _call(invocable, message, delivery, threads)
+        if invocable.is_async:
+            result = invocable.call(message, delivery)
+        else:
+            result = await threads.call(lambda: invocable.call(message, delivery))
+        if result is not None and inspect.isawaitable(result):
+            await result
     except Permanent as failure:
         return Refused(_reason(failure))
     except Defer as failure:
@@ -99,21 +103,10 @@ async def publish(
     except Retryable as failure:
         return Failed(_reason(failure), failure.delay)
     except BaseException as error:
-        if isinstance(error, TimeoutError) and timer.expired():
-            return TimedOut(f"no answer from {invocable.name} within {timeout:g} s")
-        if _is_our_own_cancellation(error):
+        if _is_our_own_end(error):
             raise
         return _unexpected(error, invocable, message, on_unexpected)
-    return Delivered()
-
-
-async def _call(invocable: Invocable, message: Message, delivery: Delivery, threads: Threads) -> None:
-    if invocable.is_async:
-        result = invocable.call(message, delivery)
-    else:
-        result = await threads.call(lambda: invocable.call(message, delivery))
-    if inspect.isawaitable(result):
-        await result
+    return _DELIVERED
 
 
 def _reason(failure: Exception) -> str:
@@ -123,9 +116,12 @@ def _reason(failure: Exception) -> str:
         return describe(failure)
 
 
-def _is_our_own_cancellation(error: BaseException) -> bool:
-    """Tell a cancellation of this task from one that a publisher raised by itself."""
-    task = asyncio.current_task()
+def _is_our_own_end(error: BaseException) -> bool:
+    """Tell the cancellation or the closing of this task from what a publisher raised by itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True  # this coroutine is closed as garbage, after its loop has ended
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
