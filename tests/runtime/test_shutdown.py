@@ -20,12 +20,15 @@ async def hangs(message: Message, delivery: Delivery) -> None:
 async def test_a_cancelled_run_drains_before_it_passes_the_cancellation_on(box: Box) -> None:
     box.enqueue(5)
     gate = asyncio.Event()
+    started: list[int] = []
 
     async def publish(message: Message, delivery: Delivery) -> None:
+        started.append(message.id)
         await gate.wait()
 
-    task = asyncio.create_task(box.dispatcher(publish).run(handle_signals=False))
-    await until(lambda: box.statuses() == {"processing": 5})
+    dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=1.9))
+    task = asyncio.create_task(dispatcher.run(handle_signals=False))
+    await until(lambda: len(started) == 5)
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()
@@ -122,3 +125,14 @@ async def test_a_stopped_dispatcher_can_be_followed_by_another(box: Box) -> None
         box.enqueue(10)
         async with running(box.dispatcher(publish)):
             await until(lambda expected=10 * turn: box.statuses() == {"done": expected})  # type: ignore[misc]  # bound in this turn
+
+
+async def test_a_stop_is_heard_while_the_database_cannot_be_reached(box: Box) -> None:
+    nowhere = box.dispatcher(hangs)
+    nowhere._store = "postgresql://nobody@127.0.0.1:1/nothing"
+    task = asyncio.create_task(nowhere.run(handle_signals=False))
+    await asyncio.sleep(0.2)  # it tries to connect by now; there is nothing to see of that from outside
+    assert not task.done()
+    nowhere.stop()
+    async with asyncio.timeout(5):
+        assert await task is True
