@@ -52,11 +52,14 @@ class Retryable(PublishFailure):
         reason: text for ``last_error``.
         delay: the least time to wait before the next attempt, when the receiver named one (``Retry-After``);
             the backoff still applies when it is longer, and its cap bounds this delay.
+
+    Raises:
+        TypeError: ``delay`` is no timedelta.
     """
 
     def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = None if delay is None else _timedelta(delay)
 
 
 class Permanent(PublishFailure):
@@ -67,10 +70,20 @@ class Defer(PublishFailure):
     """A business precondition is missing: try again after ``delay``, with the attempt given back.
 
     Args:
-        delay: time until the message is due again.
+        delay: time until the message is due again; none or a negative one makes it due at once.
         reason: kept in ``last_error``.
+
+    Raises:
+        TypeError: ``delay`` is no timedelta.
     """
 
     def __init__(self, delay: timedelta, reason: str = "") -> None:
+        self.delay = _timedelta(delay)
         super().__init__(reason or f"deferred for {delay}")
-        self.delay = delay
+
+
+def _timedelta(delay: timedelta) -> timedelta:
+    # Said where the mistake stands: a number would come to light only when its row is written.
+    if not isinstance(delay, timedelta):
+        raise TypeError(f"delay must be a timedelta, such as timedelta(seconds=30), not {delay!r}")
+    return delay

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sqlite3
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,6 +29,7 @@ from fencepost import (
     JsonText,
     NewMessage,
     Outbox,
+    SchemaError,
     UnsupportedConnection,
 )
 from tests.client.adapters import Adapter, Producer, sqlalchemy_url
@@ -166,6 +168,30 @@ async def test_a_conflict_in_a_batch_leaves_the_transaction_usable(adapter: Adap
     assert table.types() == ["e", "after"]
 
 
+async def test_other_content_under_one_key_of_a_batch_is_a_conflict(adapter: Adapter, table: Table) -> None:
+    async with adapter.producer(table.url) as producer:
+        batch = [NewMessage(event_type="e", payload=n, dedupe_key="k") for n in range(2)]
+        with pytest.raises(DedupeConflict, match="'k'"):
+            await producer.enqueue_many(batch)
+        await producer.rollback()
+    assert table.types() == []
+
+
+async def test_an_insert_that_a_trigger_swallows_is_told_and_not_repeated(adapter: Adapter, table: Table) -> None:
+    table.conn.execute(
+        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER swallow BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION swallow()"
+    )
+    try:
+        async with adapter.producer(table.url) as producer:
+            with pytest.raises(SchemaError, match="trigger"):
+                await producer.enqueue("e", 1)
+            with pytest.raises(SchemaError, match="trigger"):
+                await producer.enqueue_many([NewMessage(event_type="e", payload=1)])
+    finally:
+        table.conn.execute("DROP FUNCTION swallow CASCADE")
+
+
 async def test_a_repeat_after_a_rolled_back_first_is_the_first(adapter: Adapter, table: Table) -> None:
     async with adapter.producer(table.url) as one, adapter.producer(table.url) as two:
         gone = await one.enqueue("e", 1, dedupe_key="k")
@@ -301,8 +327,14 @@ def test_inside_a_pipeline(table: Table) -> None:
         conn.execute("INSERT INTO orders VALUES (1)")
         receipt = outbox.enqueue(conn, "e", 1, dedupe_key="k")
         assert outbox.enqueue(conn, "e", 1, dedupe_key="k").id == receipt.id
+        receipts = outbox.enqueue_many(conn, [NewMessage(event_type="many", payload=n) for n in range(3)])
         outbox.enqueue(conn, "without a key", None)
-    assert table.types() == ["e", "without a key"]
+        held = outbox.claim(conn, "w")
+        assert [each.id for each in held[:4]] == [receipt.id, *(each.id for each in receipts)]
+        assert outbox.mark_done(conn, held) == []
+        assert outbox.mark_done(conn, [replace(held[0], token=7)]) != []
+    assert table.types() == ["e", "many", "many", "many", "without a key"]
+    assert {row["status"] for row in table.rows()} == {"done"}
 
 
 async def test_inside_an_async_pipeline(table: Table) -> None:
@@ -311,7 +343,11 @@ async def test_inside_an_async_pipeline(table: Table) -> None:
         await conn.execute("INSERT INTO orders VALUES (1)")
         receipt = await outbox.enqueue(conn, "e", 1, dedupe_key="k")
         assert (await outbox.enqueue(conn, "e", 1, dedupe_key="k")).id == receipt.id
-    assert table.types() == ["e"]
+        await outbox.enqueue_many(conn, [NewMessage(event_type="many", payload=n) for n in range(3)])
+        held = await outbox.claim(conn, "w")
+        assert await outbox.mark_done(conn, held) == []
+    assert table.types() == ["e", "many", "many", "many"]
+    assert {row["status"] for row in table.rows()} == {"done"}
 
 
 async def test_a_pipeline_on_an_autocommit_connection(table: Table) -> None:

@@ -20,7 +20,7 @@ from fencepost.core.lease import lost
 from fencepost.core.operation import Operation, Row
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, QueueStats, Stats, instant
 from fencepost.core.states import Outcome, Recovery, State
-from fencepost.errors import DedupeConflict
+from fencepost.errors import DedupeConflict, SchemaError
 from fencepost.store.catalog import Catalog
 
 FRONT_WINDOW = 10_000
@@ -45,12 +45,15 @@ def enqueue(catalog: Catalog, message: Draft, *, notify: bool) -> Operation[Enqu
 
     Raises:
         DedupeConflict: the key exists with another event type or payload.
+        SchemaError: something in the database made the INSERT write nothing.
     """
     params = _insert_params(message) | {"channel": catalog.names.channel if notify else None}
     for _ in range(_DEDUPE_TRIES):
         rows = yield catalog.statement("enqueue", params)
         if rows:
             return Enqueued(rows[0][0], message.message_id, created=True)
+        if message.dedupe_key is None:
+            raise _nothing_inserted(catalog)
         existing = yield from _duplicate_of(catalog, message)
         if existing is not None:
             return existing
@@ -71,6 +74,8 @@ def enqueue_many(catalog: Catalog, drafts: Sequence[Draft], *, notify: bool) -> 
     for message in drafts:
         if message.message_id in ids:
             receipts.append(Enqueued(ids[message.message_id], message.message_id, created=True))
+        elif message.dedupe_key is None:
+            raise _nothing_inserted(catalog)
         else:
             receipts.append((yield from enqueue(catalog, message, notify=notify)))
     return receipts
@@ -92,6 +97,14 @@ def _insert_params(message: Draft) -> dict[str, Any]:
         "available_at": message.available_at,
         "delay": message.delay,
     }
+
+
+def _nothing_inserted(catalog: Catalog) -> SchemaError:
+    # To insert again could only write the message twice.
+    return SchemaError(
+        f"an INSERT into {catalog.names.placeholders()['outbox']} answered with no row: "
+        "remove the trigger or the rule that swallows it, and roll this transaction back"
+    )
 
 
 def _duplicate_of(catalog: Catalog, message: Draft) -> Operation[Enqueued | None]:
@@ -252,7 +265,7 @@ def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
 
 
 def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
-    claimed = [_claimed_row(row, terms) for row in rows if row[12] == State.PROCESSING]
+    claimed = [_claimed_row(row, terms) for row in rows if State(row[12]) is State.PROCESSING]
     claimed.sort(key=lambda each: each.message.id)
     return claimed
 
