@@ -91,7 +91,11 @@ class DispatcherSettings:
         longest = timedelta(days=1)
         rules = [
             ("owner", bool(self.owner) and "\x00" not in self.owner, "must be a name without NUL"),
-            ("queues", self.queues is None or len(self.queues) > 0, "must name a queue, or be left out for all"),
+            (
+                "queues",
+                self.queues is None or (not isinstance(self.queues, str) and len(self.queues) > 0),
+                "must be a list of queues, or be left out for all of them",
+            ),
             ("batch", 1 <= self.batch <= 10_000, "must lie between 1 and 10000"),
             ("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000"),
             ("lease", timedelta(milliseconds=100) <= self.lease <= longest, "must lie between 0.1 s and a day"),

@@ -304,3 +304,19 @@ def test_a_database_without_tables_is_refused_with_the_remedy(database18: str) -
 
     with pytest.raises(SchemaError, match="fencepost migrate"):
         asyncio.run(start())
+
+
+async def test_a_stop_with_the_database_gone_and_nothing_in_flight_is_clean_and_prompt(
+    box: Box, proxy: Proxy
+) -> None:
+    dispatcher = box.dispatcher(Recorder(), grace=timedelta(seconds=20), notify=False)
+    dispatcher._store = proxy.url(box.url)
+    async with dispatcher:
+        task = asyncio.create_task(dispatcher.run(handle_signals=False))
+        await until(lambda: dispatcher.counters.reaped == 0 and dispatcher._is_busy)
+        await proxy.close()
+        await until(lambda: dispatcher._claim_link.is_out_of_reach)
+        started = time.monotonic()
+        dispatcher.stop()
+        assert await task is True
+        assert time.monotonic() - started < 5

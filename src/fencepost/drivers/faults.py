@@ -12,6 +12,7 @@ class Fault(Enum):
 
     TRANSIENT = "the transaction failed by bad luck: run it again on the same connection"
     CONNECTION = "this connection or its server cannot serve us: drop it and connect again"
+    REFUSED = "the server will not let us, for now: a privilege or a table is missing"
     OTHER = "the statement itself is wrong, or something we do not know"
 
 
@@ -33,6 +34,13 @@ _CONNECTION = frozenset(
         "55000",  # object_not_in_prerequisite_state: the server is in recovery
     }
 )
+_REFUSED = frozenset(
+    {
+        "42501",  # insufficient_privilege
+        "42P01",  # undefined_table: it is being restored, or was dropped
+        "3F000",  # invalid_schema_name
+    }
+)
 _CONNECTION_CLASSES = ("08", "53", "57P", "58")
 
 
@@ -47,6 +55,8 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.TRANSIENT
     if code in _CONNECTION or (code is not None and code.startswith(_CONNECTION_CLASSES)):
         return Fault.CONNECTION
+    if code in _REFUSED:
+        return Fault.REFUSED
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Fault.CONNECTION
     return Fault.OTHER

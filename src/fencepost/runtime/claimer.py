@@ -9,6 +9,8 @@ batch: a machine that lost power must not make its whole load crawl.
 
 from __future__ import annotations
 
+import logging
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
+
+log = logging.getLogger("fencepost.claim")
 
 SUSPECTS_BEFORE_BATCH = 3
 
@@ -42,7 +46,10 @@ class Claimer:
         self._terms = store.ClaimTerms(settings.owner, settings.lease, settings.max_attempts)
         self._queues: list[str] = list(settings.queues or ())
         self._listed_at: float | None = None
-        self._suspects_at = 0.0
+        # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
+        # processes claim once each.
+        self._suspects_at = random.choice((0.0, time.monotonic() + settings.poll_interval.total_seconds()))  # noqa: S311
+        self._largest = settings.batch
         self._survived = 0
         self._sent_at = 0.0
 
@@ -50,7 +57,7 @@ class Claimer:
         """Claim at most ``room`` messages; an empty batch means that nothing is due."""
         await self._list_queues()
         if time.monotonic() >= self._suspects_at:
-            batch = await self._claim_suspects(room)
+            batch = await self._claim_suspects_and_survive(room)
             if batch.holdings:
                 self._suspects_at = float("inf")  # until a normal batch had its turn
                 return batch
@@ -62,6 +69,10 @@ class Claimer:
                 return await self.next(room)
         return batch
 
+    def shrink(self) -> None:
+        """Claim less: an answer did not come, or came late, perhaps since it was too large for its time limit."""
+        self._largest = max(1, self._largest // 4)
+
     def survived(self, holding: Holding) -> None:
         """Note that a suspect was published, whatever came of it, and this process lives on."""
         if holding.claimed.reclaim_count == 1:
@@ -69,14 +80,41 @@ class Claimer:
 
     async def _claim_normal(self, room: int) -> Batch:
         names = self._queues
-        found = await self._run(
-            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._settings.batch))
-        )
+        try:
+            found = await self._claim_from(names, room)
+        except Exception:
+            if len(names) < 2:
+                raise
+            log.exception("a claim from all queues failed in a way that is not understood: trying them one by one")
+            found = await self._claim_one_by_one(names, room)
         # The next claim begins with another queue, so that none stands in front of the others.
         self._queues = names[1:] + names[:1]
         if not found:
             self._listed_at = None  # a queue may have come into being: look again
         return Batch(found)
+
+    async def _claim_from(self, names: Sequence[str], room: int) -> list[Holding]:
+        return await self._run(
+            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._largest))
+        )
+
+    async def _claim_one_by_one(self, names: Sequence[str], room: int) -> list[Holding]:
+        """One odd row must not keep the other queues from being served."""
+        found: list[Holding] = []
+        for name in names:
+            if len(found) < room:
+                try:
+                    found += await self._claim_from([name], room - len(found))
+                except Exception:
+                    log.exception("a claim from queue %s failed", name)
+        return found
+
+    async def _claim_suspects_and_survive(self, room: int) -> Batch:
+        try:
+            return await self._claim_suspects(room)
+        except Exception:
+            log.exception("a claim of crash suspects failed in a way that is not understood")
+            return Batch()
 
     async def _claim_suspects(self, room: int) -> Batch:
         if self._survived >= SUSPECTS_BEFORE_BATCH:
@@ -97,12 +135,19 @@ class Claimer:
         return Batch(found, alone=True)
 
     async def _run(self, make: store.MakeClaim) -> list[Holding]:
+        tries = 0
+
         def timed() -> store.ClaimOperation:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                self.shrink()
             # Of the try that worked: the lease is counted from before it was sent.
             self._sent_at = time.monotonic()
             return make()
 
         result = await self._link.run(timed)
+        self._largest = min(self._settings.batch, self._largest * 2)
         self._counters.exhausted_at_claim += result.exhausted
         self._counters.claimed += len(result.claimed)
         self._counters.reclaimed += sum(each.reclaim_count > 0 for each in result.claimed)

@@ -23,6 +23,7 @@ class Counters:
     """Published, then found the lease lost: the message may be delivered twice, or stand as dead."""
     unexpected: int = 0
     timed_out: int = 0
+    hung_threads: int = 0
     late_claims: int = 0
     finalize_failures: int = 0
     reconnects: int = 0

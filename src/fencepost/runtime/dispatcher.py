@@ -12,25 +12,25 @@ import inspect
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from fencepost.config import DispatcherSettings
-from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import Action, Cancelled, Refused, Result, TimedOut, Unstarted, decide
+from fencepost.core.error_text import describe
+from fencepost.core.outcome import Unstarted
 from fencepost.embedded import open_store
 from fencepost.errors import ConfigError, FencepostError, SchemaError
 from fencepost.publishers.callable import Invocable
 from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
+from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
-from fencepost.runtime.held import OVERDUE_SECONDS, Held, Holding, Stage
+from fencepost.runtime.held import OVERDUE_SECONDS, Held
 from fencepost.runtime.link import Limits, Link
-from fencepost.runtime.publishing import Threads, publish
+from fencepost.runtime.publishing import Threads
 from fencepost.runtime.reaper import reap_forever
 from fencepost.runtime.routes import Route, Router
 from fencepost.runtime.shutdown import Stop, signals_to
@@ -42,6 +42,9 @@ log = logging.getLogger("fencepost.dispatcher")
 
 CLAIM_LINGER = 0.01
 """Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""
+
+LEAST_PAUSE = 0.005
+"""Seconds between a claim that found nothing and the next one."""
 
 EXIT_RESERVE = 0.8
 """Seconds after the grace time for the last writes; the process is gone within a second of it."""
@@ -82,10 +85,10 @@ class Dispatcher:
         self._catalog = Catalog(Names(schema_name, table))
         self._router = Router(routes)
         self._limits = Limits.below(self.settings.lease)
-        self._policy = self.settings.policy
-        self._publish_timeout = self.settings.publish_timeout.total_seconds()
         self._stack: AsyncExitStack | None = None
         self._stop = Stop()
+        self._is_entered = False
+        self._is_busy = False
 
     # --- the life of a dispatcher ------------------------------------------------------------------------
 
@@ -95,35 +98,59 @@ class Dispatcher:
         Raises:
             SchemaError: the tables are missing or not up to date.
         """
-        if self._stack is not None:
+        if self._is_entered:
             raise FencepostError("this dispatcher is running already: make one for each run")
-        async with AsyncExitStack() as stack:
-            await self._set_up(stack)
-            self._stack = stack.pop_all()
+        self._is_entered = True
+        try:
+            async with AsyncExitStack() as stack:
+                await self._set_up(stack)
+                self._stack = stack.pop_all()
+        except BaseException:
+            self._is_entered = False
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stack, self._stack = self._stack, None
-        self._stop = Stop()
-        if stack is not None:
-            await stack.aclose()
+        try:
+            if stack is not None:
+                async with stack:
+                    await self._give_back_what_is_held()
+        finally:
+            self._stop = Stop()
+            self._is_entered = False
+
+    async def _give_back_what_is_held(self) -> None:
+        """After a cancelled `dispatch_once`: cut off what is in flight and write that down."""
+        if self._held:
+            await self._flight.cut_off(patience=EXIT_RESERVE / 3)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_RESERVE):
+                    await self._finalizer.drained()
+
+    @contextlib.contextmanager
+    def _busy(self) -> Iterator[None]:
+        if self._is_busy:
+            raise FencepostError("this dispatcher is busy: one run or dispatch_once at a time")
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
 
     async def _set_up(self, stack: AsyncExitStack) -> None:
         self._held = Held()
-        self._tasks: dict[asyncio.Task[None], Holding] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._slot_freed = asyncio.Event()
-        self._threads = Threads(self._slot_freed.set)
+        self._freed = asyncio.Event()
         self._wakeup = Wakeup()
-        self._unexpected: BaseException | None = None
+        self._close_by: float | None = None
         url_opener = open_store(self._store)
         url = await asyncio.to_thread(url_opener.__enter__)
         stack.push_async_callback(asyncio.to_thread, url_opener.__exit__, None, None, None)
         await self._open_links(stack, url)
         for publisher in self._router.publishers:
-            await stack.enter_async_context(_opened(publisher))
+            await stack.enter_async_context(self._opened(publisher))
         self._background = [
             asyncio.create_task(self._finalizer.run(), name="finalize"),
             asyncio.create_task(self._upkeep(), name="upkeep"),
@@ -137,39 +164,77 @@ class Dispatcher:
     async def _open_links(self, stack: AsyncExitStack, url: str) -> None:
         claim_link = Link(url, self._catalog, self._limits, "claim", self._count_reconnect)
         stack.push_async_callback(claim_link.close)
-        problems = await claim_link.run(lambda: schema.check(self._catalog))
+        problems = await claim_link.run(lambda: schema.check(self._catalog), refusal_is_final=True)
         if problems:
             raise SchemaError("; ".join(problems))
         finalize_link = Link(url, self._catalog, self._limits, "finalize", self._count_reconnect)
         stack.push_async_callback(finalize_link.close)
         self._claim_link = claim_link
         self._claimer = Claimer(claim_link, self._catalog, self.settings, self.counters)
-        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._slot_freed.set)
+        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._freed.set)
+        self._flight = Flight(
+            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._freed
+        )
         heartbeat = Heartbeat(
             url,
             self._catalog,
             self._limits,
             self._held,
             every=self.settings.beat_every.total_seconds(),
+            frozen_after=self.settings.publish_timeout.total_seconds() + OVERDUE_SECONDS,
             on_stall=self._count_stall,
             on_reconnect=self._count_reconnect,
         )
         heartbeat.start()
         stack.push_async_callback(heartbeat.stop, 0.2)
 
+    @contextlib.asynccontextmanager
+    async def _opened(self, publisher: Invocable) -> AsyncIterator[None]:
+        if publisher.open is not None:
+            await _call_hook(publisher.open)
+        try:
+            yield
+        finally:
+            if publisher.close is not None:
+                await self._close(publisher.name, publisher.close)
+
+    async def _close(self, name: str, close: Callable[[], Any]) -> None:
+        """Close a publisher within what is left of the grace time, whatever its hook does."""
+        grace = self.settings.grace.total_seconds()
+        left = grace if self._close_by is None else self._close_by - time.monotonic()
+        task = asyncio.create_task(_call_hook(close))
+        await asyncio.wait([task], timeout=max(EXIT_RESERVE / 4, left))
+        if not task.done():
+            task.cancel()
+            log.warning("publisher %s did not close in time", name)
+        elif (error := task.exception()) is not None:
+            # What was acknowledged stays acknowledged: a close that fails is worth a line, not a failure.
+            log.warning("publisher %s failed to close: %s", name, describe(error))
+
     # --- running -----------------------------------------------------------------------------------------
 
     async def dispatch_once(self) -> int:
-        """Claim one batch, publish it, write the results; return how many messages were handled."""
+        """Claim one batch, publish it, write the results; return how many messages were handled.
+
+        Inside ``async with dispatcher:`` connections and publishers stay open between calls. Where it is
+        cancelled, what is in flight is cut off and given back when the dispatcher closes.
+
+        Raises:
+            UnexpectedFailure: with ``on_unexpected="stop"``.
+        """
         if self._stack is None:
             async with self:
                 return await self.dispatch_once()
-        batch = await self._claim(self.settings.concurrency)
-        await self._start(batch)
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._finalizer.drained()
-        return len(batch.holdings)
+        with self._busy():
+            if self._stop.asked.is_set():
+                self._raise_unexpected()
+                return 0
+            batch = await self._claim(self.settings.concurrency)
+            await self._start(batch)
+            await self._flight.landed()
+            await self._finalizer.drained()
+            self._raise_unexpected()
+            return len(batch.holdings)
 
     async def run(self, *, handle_signals: bool = True, exit_by_force: bool = False) -> bool:
         """Dispatch until cancelled or told to stop by SIGTERM or SIGINT, then drain.
@@ -190,6 +255,7 @@ class Dispatcher:
             SchemaError: the tables are missing or not up to date.
         """
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._busy())
             if handle_signals:
                 grace = self.settings.grace.total_seconds()
                 exit_after = grace + EXIT_RESERVE + 0.1 if exit_by_force else None
@@ -197,14 +263,17 @@ class Dispatcher:
             if self._stack is None and not await self._entered_unless_stopped(stack):
                 return True
             drained = await self._run_until_stopped()
-        if self._unexpected is not None and self.settings.on_unexpected == "stop":
-            raise UnexpectedFailure(
-                f"stopped, since a publisher raised {describe(self._unexpected)}"
-            ) from self._unexpected
-        return drained
+            self._raise_unexpected()
+            return drained
+
+    def _raise_unexpected(self) -> None:
+        unexpected = self._flight.unexpected
+        if unexpected is not None:
+            raise UnexpectedFailure(f"stopped, since a publisher raised {describe(unexpected)}") from unexpected
 
     async def _entered_unless_stopped(self, stack: AsyncExitStack) -> bool:
         """Connect, for as long as that takes, unless a stop is asked for first; return whether we are set up."""
+        stack.push_async_exit(self.__aexit__)
         entering = asyncio.create_task(self.__aenter__())
         asked = asyncio.create_task(self._stop.asked.wait())
         try:
@@ -214,7 +283,6 @@ class Dispatcher:
         if entering.cancelled():
             return False
         entering.result()
-        stack.push_async_exit(self.__aexit__)
         return True
 
     def stop(self) -> None:
@@ -232,7 +300,7 @@ class Dispatcher:
             cancelled = error
         self._stop.asked.set()
         self._wakeup.set()
-        self._slot_freed.set()
+        self._freed.set()
         drain = asyncio.create_task(self._drain(loop))
         while not drain.done():
             try:
@@ -256,6 +324,8 @@ class Dispatcher:
             if batch.holdings:
                 await self._start(batch)
             elif not self._stop.asked.is_set():
+                # Notices may come in a storm, of messages that are not due, or of other workers' ones.
+                await asyncio.sleep(LEAST_PAUSE)
                 # Spread a little, so that many idle workers do not all poll in the same instant.
                 await self._wakeup.wait(pause * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
 
@@ -263,21 +333,21 @@ class Dispatcher:
         """Wait until there is room to start messages, and shortly for enough of it to fill a batch."""
         wanted = min(self.settings.batch, self.settings.concurrency)
         while self._free() < 1 and not self._stop.asked.is_set():
-            self._slot_freed.clear()
-            await self._slot_freed.wait()
+            self._freed.clear()
+            await self._freed.wait()
         if self._free() < wanted:
             linger_until = time.monotonic() + CLAIM_LINGER
             with contextlib.suppress(TimeoutError):
                 while self._free() < wanted and not self._stop.asked.is_set():
-                    self._slot_freed.clear()
+                    self._freed.clear()
                     async with asyncio.timeout(linger_until - time.monotonic()):
-                        await self._slot_freed.wait()
+                        await self._freed.wait()
         return max(1, self._free())
 
     def _free(self) -> int:
         # Results that cannot be written hold back claims as well: their leases are ours to keep alive.
         unwritten = max(0, self._finalizer.backlog - self.settings.batch)
-        return self.settings.concurrency - len(self._tasks) - self._threads.abandoned - unwritten
+        return self.settings.concurrency - self._flight.taken - unwritten
 
     async def _claim_and_survive(self, room: int) -> Batch:
         try:
@@ -290,115 +360,27 @@ class Dispatcher:
         batch = await self._claimer.next(room)
         self._held.add(batch.holdings)
         now = time.monotonic()
-        late = [each for each in batch.holdings if each.window.remaining(now) <= self._publish_timeout]
+        needed = self.settings.publish_timeout.total_seconds()
+        late = [each for each in batch.holdings if each.window.remaining(now) <= needed]
         if late and not self._stop.asked.is_set():
             log.warning("the answer to a claim came late: %d messages are given back unstarted", len(late))
             self.counters.late_claims += len(late)
+            self._claimer.shrink()
             for holding in late:
-                self._finish(holding, Unstarted())
+                self._flight.finish(holding, Unstarted())
             return Batch([holding for holding in batch.holdings if holding not in late], batch.alone)
         return batch
 
     async def _start(self, batch: Batch) -> None:
-        if batch.alone:
-            await self._start_alone(batch.holdings)
+        if not batch.alone:
+            self._flight.start(batch.holdings)
             return
+        # A crash suspect is published with nothing else in flight, so that it can take nobody with it.
         for holding in batch.holdings:
-            self._start_one(holding)
-
-    async def _start_alone(self, holdings: Sequence[Holding]) -> None:
-        """Publish a crash suspect with nothing else in flight, so that it can take nobody with it."""
-        for holding in holdings:
-            await self._nothing_in_flight()
-            self._start_one(holding)
-            await self._nothing_in_flight()
+            await self._flight.landed_or_stopped()
+            self._flight.start([holding])
+            await self._flight.landed_or_stopped()
             self._claimer.survived(holding)
-
-    async def _nothing_in_flight(self) -> None:
-        while self._tasks and not self._stop.asked.is_set():
-            self._slot_freed.clear()
-            await self._slot_freed.wait()
-
-    def _start_one(self, holding: Holding) -> None:
-        task = asyncio.create_task(self._handle(holding))
-        self._tasks[task] = holding
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        self._slot_freed.set()
-
-    # --- one message -------------------------------------------------------------------------------------
-
-    async def _handle(self, holding: Holding) -> None:
-        try:
-            result = await self._publish(holding)
-        except asyncio.CancelledError:
-            result = self._timed_out() if holding.timed_out else Cancelled()
-        if holding.stage is not Stage.FINALIZING:  # else it was given up on meanwhile
-            self._finish(holding, result)
-
-    async def _publish(self, holding: Holding) -> Result:
-        if self._stop.asked.is_set():
-            return Unstarted()
-        message = holding.claimed.message
-        publisher = self._router.find(message.event_type)
-        if publisher is None:
-            return Refused(f"no route for event type {storable(message.event_type, 200)!r}", unroutable=True)
-        holding.deadline = time.monotonic() + self._publish_timeout
-        holding.stage = Stage.PUBLISHING
-        if self._timer is None:
-            self._time_out_at(holding.deadline)
-        return await publish(
-            publisher,
-            message,
-            holding.delivery(time.monotonic),
-            threads=self._threads,
-            on_unexpected=self._note_unexpected,
-        )
-
-    def _time_out_at(self, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._time_out)
-
-    def _time_out(self) -> None:
-        """Cancel what has had its time: one timer for all, since tasks start in the order of their deadlines."""
-        self._timer = None
-        now = time.monotonic()
-        for task, holding in self._tasks.items():
-            if holding.timed_out or holding.stage is Stage.FINALIZING:
-                continue
-            if holding.deadline > now:
-                if holding.stage is Stage.PUBLISHING:
-                    self._time_out_at(holding.deadline)
-                break
-            holding.timed_out = True
-            task.cancel()
-
-    def _timed_out(self) -> TimedOut:
-        return TimedOut(f"no answer from the publisher within {self._publish_timeout:g} s")
-
-    def _finish(self, holding: Holding, result: Result) -> None:
-        if isinstance(result, TimedOut):
-            self.counters.timed_out += 1
-        self._finalizer.submit(holding, self._decide(holding, result))
-
-    def _decide(self, holding: Holding, result: Result) -> Action:
-        claimed = holding.claimed
-        return decide(
-            result,
-            self._policy,
-            attempt=claimed.attempt,
-            recovery=claimed.recovery,
-            age=claimed.age + timedelta(seconds=time.monotonic() - holding.claimed_at),
-            fraction=random.random(),  # noqa: S311 - jitter, not a secret
-        )
-
-    def _note_unexpected(self, error: BaseException) -> None:
-        self.counters.unexpected += 1
-        if self.settings.on_unexpected == "stop" and self._unexpected is None:
-            self._unexpected = error
-            self._stop.asked.set()
 
     def _count_reconnect(self) -> None:
         self.counters.reconnects += 1
@@ -415,39 +397,24 @@ class Dispatcher:
         )
         try:
             while not reaper.done():
-                self._give_up_on_overdue(time.monotonic())
+                self._flight.give_up_on_overdue()
                 await asyncio.wait([reaper], timeout=OVERDUE_SECONDS / 4)
             reaper.result()
         finally:
             reaper.cancel()
-
-    def _give_up_on_overdue(self, now: float) -> None:
-        for holding in self._held.in_stage(Stage.PUBLISHING):
-            if holding.is_overdue(now):
-                log.error(
-                    "the publish of message %d ignores its time-out; its slot stays taken until it ends",
-                    holding.claimed.id,
-                )
-                self._finish(holding, self._timed_out())
 
     # --- stopping ----------------------------------------------------------------------------------------
 
     async def _drain(self, claim_loop: asyncio.Task[None]) -> bool:
         """Finish what is in flight within the grace time; return whether everything was finished."""
         deadline = time.monotonic() + self.settings.grace.total_seconds()
+        self._close_by = deadline
         drained = await self._within(deadline, self._drain_calmly(claim_loop))
         if drained:
             return True
         last = time.monotonic() + EXIT_RESERVE
-        tasks = [*self._tasks, claim_loop]
-        for task in tasks:
-            task.cancel()
-        # A publish that swallows its cancellation does not get to hold us up.
-        await asyncio.wait(tasks, timeout=EXIT_RESERVE / 3)
-        for holding in self._held.in_stage(Stage.PUBLISHING):
-            self._finish(holding, Cancelled())
-        for holding in self._held.in_stage(Stage.WAITING):
-            self._finish(holding, Unstarted())
+        claim_loop.cancel()
+        await self._flight.cut_off(patience=EXIT_RESERVE / 3)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, last - time.monotonic())):
                 await self._finalizer.drained()
@@ -455,9 +422,13 @@ class Dispatcher:
         return False
 
     async def _drain_calmly(self, claim_loop: asyncio.Task[None]) -> None:
-        await asyncio.wait([claim_loop])
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while not claim_loop.done():
+            if self._claim_link.is_out_of_reach:
+                claim_loop.cancel()  # it would try for as long as the database is gone, and holds nothing
+            await asyncio.wait([claim_loop], timeout=0.05)
+        await self._flight.landed()
+        # What is still held now was given up on, or lost by a fault of ours: not left to its lease either way.
+        await self._flight.cut_off(patience=0)
         await self._finalizer.drained()
 
     async def _within(self, deadline: float, work: Coroutine[Any, Any, None]) -> bool:
@@ -482,22 +453,10 @@ def _settings(options: dict[str, Any]) -> DispatcherSettings:
         raise ConfigError(f"{error}; the settings are: {known}") from None
 
 
-@contextlib.asynccontextmanager
-async def _opened(publisher: Invocable) -> AsyncIterator[None]:
-    await _call_hook(publisher.open)
-    try:
-        yield
-    finally:
-        try:
-            async with asyncio.timeout(EXIT_RESERVE / 4):
-                await _call_hook(publisher.close)
-        except Exception as error:  # noqa: BLE001 - whatever a user's hook raises
-            # What was acknowledged stays acknowledged: a close that fails is worth a line, not a failure.
-            log.warning("publisher %s did not close: %s", publisher.name, describe(error))
-
-
-async def _call_hook(hook: Callable[[], Any] | None) -> None:
-    result = hook() if hook is not None else None
+async def _call_hook(hook: Callable[[], Any]) -> None:
+    """Call a publisher's hook: a plain function in a thread, since it may block."""
+    threads = Threads(lambda: None, lambda _: None)
+    result = hook() if inspect.iscoroutinefunction(hook) else await threads.call(hook)
     if inspect.isawaitable(result):
         await result
 

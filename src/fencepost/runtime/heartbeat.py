@@ -1,7 +1,8 @@
 """Heartbeats on a thread, an event loop and a connection of their own, which no publisher can block.
 
 The thread also notices what the main loop cannot: that a publisher blocks it, and that a lease has ended
-without an answer from the database.
+without an answer from the database. While the main loop is frozen for longer than a publish may take, nothing
+is renewed.
 """
 
 from __future__ import annotations
@@ -36,17 +37,20 @@ class Heartbeat:
         held: Held,
         *,
         every: float,
+        frozen_after: float,
         on_stall: Callable[[], None],
         on_reconnect: Callable[[], None],
     ) -> None:
         self._url, self._catalog, self._limits, self._held = url, catalog, limits, held
         self._every = every
+        self._frozen_after = frozen_after
         self._on_stall = on_stall
         self._on_reconnect = on_reconnect
         self._main_loop = asyncio.get_running_loop()
         self._answered_at = time.monotonic()
         self._asked_at: float | None = None
         self._stall_told = False
+        self._stopping = threading.Event()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._main, name="fencepost heartbeat", daemon=True)
@@ -56,6 +60,7 @@ class Heartbeat:
 
     async def stop(self, timeout: float) -> None:
         """Stop beating and wait for the thread, at most ``timeout`` seconds: it is a daemon thread."""
+        self._stopping.set()  # for a thread that has not come to its loop yet
         loop, task = self._own_loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
@@ -72,6 +77,8 @@ class Heartbeat:
 
     async def _beat_until_cancelled(self) -> None:
         self._own_loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._stopping.is_set():
+            return
         link = Link(self._url, self._catalog, self._limits, "heartbeat", self._on_reconnect)
         watcher = asyncio.create_task(self._watch())
         try:
@@ -84,7 +91,11 @@ class Heartbeat:
             await link.close()
 
     async def _beat(self, link: Link) -> None:
-        holdings = self._held.to_beat(time.monotonic())
+        now = time.monotonic()
+        if self._asked_at is not None and now - self._asked_at > self._frozen_after:
+            # Time-outs do not fire in a loop that is frozen: let the leases end, so that others take over.
+            return
+        holdings = self._held.to_beat(now)
         if not holdings:
             return
         sent_at = time.monotonic()

@@ -80,14 +80,19 @@ class Link:
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._is_shared = False
+        self.is_out_of_reach = True
+        """No transaction can be under way: it is connecting, or pausing after a fault."""
         self._was_connected = False
 
-    async def run(self, make: Callable[[], Operation[T]], *, tries: int | None = None) -> T:
+    async def run(
+        self, make: Callable[[], Operation[T]], *, tries: int | None = None, refusal_is_final: bool = False
+    ) -> T:
         """Run an operation in a transaction, and again after faults that are not its own.
 
         Args:
             make: makes the operation anew for each try.
             tries: how often to try at most; None for until it works or the task is cancelled.
+            refusal_is_final: do not wait for a missing table or privilege to come back.
 
         Raises:
             Exception: an error that is the operation's own, or the last fault once ``tries`` are used up.
@@ -100,9 +105,10 @@ class Link:
                 return await self._once(make)
             except Exception as error:
                 fault = fault_of(error)
-                if fault is Fault.OTHER or tried == tries:
+                if tried == tries or fault is Fault.OTHER or (refusal_is_final and fault is Fault.REFUSED):
                     raise
                 log.warning("%s: %s; trying again (%s)", self._role, describe(error), fault.name.lower())
+            self.is_out_of_reach = True
             # Many workers lose the same server at once: they must not all come back in the same instant.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -117,7 +123,9 @@ class Link:
         async with self._turn:
             try:
                 if self._connection is None or self._connection.closed:
+                    self.is_out_of_reach = True
                     await self._answered(self._connect(), self._limits.connect)
+                self.is_out_of_reach = False
                 return await self._answered(self._transaction(make()), self._limits.answer)
             except BaseException as error:
                 # A cancelled query or a fault leaves the connection in a state that is not worth knowing.

@@ -29,8 +29,9 @@ class Threads:
     publisher slows its process down instead of filling it with threads; and no thread holds up the exit.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None], on_abandon: Callable[[int], None]) -> None:
         self._on_end = on_end
+        self._on_abandon = on_abandon
         self.abandoned = 0
         """Threads that still run although nobody waits for them any more."""
 
@@ -54,7 +55,9 @@ class Threads:
         try:
             return await future
         finally:
-            self.abandoned += future.cancelled()
+            if future.cancelled():
+                self.abandoned += 1
+                self._on_abandon(self.abandoned)
 
     def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if future.cancelled():
