@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from fencepost import Outbox
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, claim_one, expire, row, value
 
 BAD_INSERTS: dict[str, tuple[str, dict[str, str]]] = {
@@ -38,6 +39,9 @@ BAD_INSERTS: dict[str, tuple[str, dict[str, str]]] = {
     "attempts below zero": ("outbox_limits", {"attempts": "-1"}),
     "a token below zero": ("outbox_limits", {"lease_version": "-1"}),
     "reclaims below zero": ("outbox_limits", {"reclaim_count": "-1"}),
+    "attempts near their end": ("outbox_limits", {"attempts": "1000000001"}),
+    "a token near its end": ("outbox_limits", {"lease_version": "4611686018427387905"}),
+    "reclaims near their end": ("outbox_limits", {"reclaim_count": "1000000001"}),
     "an ordering key": ("outbox_unordered", {"ordering_key": "'k'"}),
     "pending at the far end": ("outbox_state", {"available_at": "'9999-12-31 00:00:00+00'"}),
     "pending with a lease": ("outbox_state", {"lease_until": "now()"}),
@@ -148,6 +152,30 @@ def test_half_a_transition_by_hand_is_refused(db: Connection, status: str, chang
         db.execute(f"UPDATE outbox SET {change}".encode())
     assert refused.value.diag.constraint_name == "outbox_state"
     assert row(db, row_id).xmin == before.xmin
+
+
+def test_the_largest_numbers_that_fit_stop_no_claim(db: Connection) -> None:
+    """Every write to such a row succeeds, so that it never fails its whole batch; a token is not used twice."""
+    insert = "INSERT INTO outbox (event_type, payload, {}) VALUES ('e', '1', {})"
+    for column, largest in (("attempts", 10**9), ("lease_version", 2**62), ("reclaim_count", 10**9)):
+        db.execute(insert.format(column, largest).encode())
+    spent, endless, suspect = (each.id for each in all_rows(db))
+    (good,) = add(db)
+    outbox = Outbox()
+    taken = [each.id for _ in range(3) for each in claim(db, outbox=outbox, max_attempts=2**31 - 1)]
+    assert sorted(taken) == [suspect, good]
+    for _ in range(2):
+        expire(db)
+        for _ in range(2):
+            claim(db, outbox=outbox)
+    assert row(db, suspect).reclaim_count == 10**9
+    for each in (spent, endless):
+        assert (row(db, each).status, row(db, each).outcome) == ("dead", "exhausted")
+    assert OUTBOX.retry_dead(db, [endless], "ann") == [endless]
+    claim(db, outbox=outbox)
+    claim(db, outbox=outbox)
+    assert (row(db, endless).status, row(db, endless).token) == ("dead", 2**62)
+    assert OUTBOX.skip_dead(db, [spent, endless], "ann") == [spent, endless]
 
 
 def test_a_dedupe_key_is_unique_in_its_queue(db: Connection) -> None:

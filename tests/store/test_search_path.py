@@ -1,0 +1,142 @@
+"""What others put into a schema on the search_path never runs in our statements.
+
+PostgreSQL prefers an operator or function of anybody's to its own where that one fits the types better, so a
+statement is safe where every type fits exactly. Here hostile ones stand for every pair of types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from fencepost import NewMessage, Outbox
+from fencepost.client import outbox as client
+from fencepost.core.operation import Rows, Statement, run
+from fencepost.drivers import driver_for
+from fencepost.runtime.link import Limits
+from fencepost.store import outbox as store
+from tests.store.rows import OUTBOX, Connection, expire
+from tests.store.test_catalog import FILES
+
+HOSTILE = r"""
+SET search_path = pg_catalog;
+SET check_function_bodies = off;
+DO $$
+DECLARE
+    types text[] := '{smallint,integer,bigint,real,"double precision",numeric,text,varchar,name,"\"char\"",oid,regclass,
+        boolean,timestamptz,timestamp,date,interval,json,jsonb,jsonpath,bytea,uuid,bigint[],text[]}';
+    operators text[] := '{=,<>,<,>,<=,>=,+,-,*,||,@?}';
+    functions text[] := '{array_position,count,current_setting,format_type,gen_random_uuid,
+        hashtextextended,json_build_object,jsonb_typeof,left,max,min,octet_length,pg_advisory_xact_lock,
+        pg_notify,to_regclass,to_regnamespace}';
+    body text := 'LANGUAGE plpgsql AS ''BEGIN RAISE EXCEPTION ''''hostile''''; END''';
+    l text; r text; o text; f text;
+BEGIN
+    FOREACH l IN ARRAY types LOOP
+        FOREACH f IN ARRAY functions LOOP
+            EXECUTE format('CREATE FUNCTION public.%I(%s) RETURNS boolean %s', f, l, body);
+        END LOOP;
+        FOREACH r IN ARRAY types LOOP
+            EXECUTE format('CREATE FUNCTION public.hostile(%s, %s) RETURNS boolean %s', l, r, body);
+            FOREACH o IN ARRAY operators LOOP
+                EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.hostile)',
+                               o, l, r);
+            END LOOP;
+            FOREACH f IN ARRAY functions LOOP
+                EXECUTE format('CREATE FUNCTION public.%I(%s, %s) RETURNS boolean %s', f, l, r, body);
+            END LOOP;
+        END LOOP;
+    END LOOP;
+    EXECUTE 'CREATE FUNCTION public.json_build_object(text, text, text, text, text, integer, text, integer, '
+         || 'text, bigint, text, timestamptz, text, text) RETURNS json ' || body;
+    EXECUTE 'CREATE FUNCTION public.set_config(text, varchar, boolean) RETURNS text ' || body;
+END $$;
+RESET ALL;
+"""
+
+
+@pytest.fixture
+def hostile(database18: str) -> Iterator[Connection]:
+    """A connection to a database without our tables, with hostile overloads in the schema that comes first."""
+    with psycopg.connect(database18, autocommit=True) as connection:
+        connection.execute(HOSTILE)
+        connection.execute("SET search_path = public")
+        yield connection
+
+
+TRAPS = ("1.5 * 2", "random() < 0.5", "'a'::text || 1", "array_position(ARRAY[1::bigint], 1::bigint)")
+
+
+def test_the_trap_works(hostile: Connection) -> None:
+    for expression in TRAPS:
+        with pytest.raises(psycopg.errors.RaiseException, match="hostile"):
+            hostile.execute(f"SELECT {expression}".encode())
+
+
+def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: set[str] = set()
+
+    class Recording:
+        def __init__(self, connection: Any) -> None:
+            self._driver = driver_for(connection)
+            self.commits_alone = self._driver.commits_alone
+
+        def execute(self, statement: Statement) -> Rows:
+            sent.add(statement.name)
+            return self._driver.execute(statement)
+
+    monkeypatch.setattr(client, "driver_for", Recording)
+    outbox = Outbox()
+    with hostile.transaction():
+        outbox.migrate(hostile)
+        Outbox(schema_name="another").migrate(hostile)
+    assert outbox.check_schema(hostile) == []
+    every_operation(outbox, hostile)
+    run(store.open_queues(outbox.catalog), Recording(hostile).execute)
+    # A dispatcher's session rules out the whole question.
+    Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
+    shown = hostile.execute("SHOW search_path").fetchone()
+    assert shown == ("pg_catalog, pg_temp",)
+    assert sent - {name for name in sent if name.startswith("migrations/")} == set(FILES)
+
+
+def every_operation(outbox: Outbox, conn: Connection) -> None:
+    minute = timedelta(minutes=1)
+    key = str(uuid4())
+    with conn.transaction():
+        first = outbox.enqueue(conn, "e", {"n": 0}, dedupe_key=key, headers={"a": "b"})
+        assert not outbox.enqueue(conn, "e", {"n": 0}, dedupe_key=key).created
+        outbox.enqueue(conn, "later", 1, delay=minute)
+        outbox.enqueue_many(conn, [NewMessage(event_type="e", payload=n) for n in range(5)])
+    held = outbox.claim(conn, "w", lease=minute)
+    assert len(held) == 6
+    assert outbox.heartbeat(conn, held, minute) == []
+    assert outbox.mark_done(conn, held[:1]) == []
+    assert outbox.mark_done(conn, held[:1]) == []
+    assert outbox.heartbeat(conn, held[:1], minute) == held[:1]
+    assert outbox.reschedule(conn, held[1:2], minute, "retry") == []
+    assert outbox.mark_dead(conn, held[2:4], "no") == []
+    assert outbox.release(conn, held[4:5]) == []
+    expire(conn)
+    assert outbox.reap(conn, max_attempts=1) == 1
+    assert len(outbox.list_dead(conn)) == 3
+    assert outbox.retry_dead(conn, [held[2].id], "ann", "why") == [held[2].id]
+    assert outbox.skip_dead(conn, [held[3].id, held[5].id], "ann") == [held[3].id, held[5].id]
+    assert outbox.show(conn, first.id) is not None
+    assert outbox.show(conn, first.message_id) is not None
+    assert outbox.stats(conn).total("pending") > 0
+    again = outbox.claim(conn, "w", lease=minute)
+    assert {each.id for each in again} == {held[2].id, held[4].id}
+    expire(conn)
+    suspects = store.claim_suspects(
+        OUTBOX.catalog, store.ClaimTerms("w", minute, 12), queues=None, batch=2, spare_attempts=1
+    )
+    taken = run(suspects, client.driver_for(conn).execute).claimed
+    assert len(taken) == 2
+    assert outbox.mark_done(conn, taken) == []
+    assert outbox.purge(conn, timedelta(0)) == 5
