@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -84,14 +84,23 @@ def main() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             # Text that the terminal's encoding lacks is shown as escapes, never a crash.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    invocation = Invocation()
+    try:
+        code: Any = run(sys.argv[1:], invocation)
+    except SystemExit as wanted:
+        if invocation.leave is None:
+            raise
+        code = wanted.code
+    if invocation.leave is not None:
+        invocation.leave(code if isinstance(code, int) else exits.OK if code is None else exits.FAILED)
+    sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code; whatever happens is said in one line."""
     if f"_{PROGRAM.upper()}_COMPLETE" in os.environ:
         cli.main(list(arguments), PROGRAM)  # shell completion: prints and exits
-    invocation = Invocation()
+    invocation = invocation or Invocation()
     try:
         code = _invoke(arguments, invocation)
         sys.stdout.flush()

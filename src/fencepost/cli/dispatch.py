@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import re
-import signal
-import sys
-import threading
-from collections.abc import Coroutine
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fencepost.cli import exits
+from fencepost.cli.departure import Departure
+from fencepost.cli.failures import failure_of
 from fencepost.cli.invocation import Invocation, connect, outbox_of
 from fencepost.cli.logs import log_to_stderr
 from fencepost.cli.options import STORE, takes_settings
@@ -29,10 +24,7 @@ from fencepost.errors import SchemaError
 if TYPE_CHECKING:
     from fencepost.runtime.dispatcher import Dispatcher
 
-T = TypeVar("T")
 log = logging.getLogger("fencepost.cli")
-
-_LAST_FLUSH_SECONDS = 0.1
 
 _FLAGS = (*STORE, "routes", "log_level", "log_json", *(s.name for s in SETTINGS if s.name in DISPATCHER_NAMES))
 
@@ -69,18 +61,25 @@ def dispatch(invocation: Invocation, settings: Settings, once: bool) -> int:
     """
     log_to_stderr(settings, invocation.redact)
     routes = routes_of(settings)
-    _leave_on_sigterm()
-    with invocation.store_url(settings) as url:
-        _refuse_missing_tables(url, settings)
-        from fencepost.runtime.dispatcher import Dispatcher
+    departure = Departure(settings.dispatcher.grace.total_seconds())
+    departure.install()
+    # Publishers bring threads: from here on the process never ends by waiting for them.
+    invocation.leave = departure.leave
+    try:
+        with invocation.store_url(settings) as url:
+            _refuse_missing_tables(url, settings)
+            from fencepost.runtime.dispatcher import Dispatcher
 
-        dispatcher = Dispatcher(
-            url, routes, settings.dispatcher, schema_name=settings.schema, table=settings.table
-        )
-        drained = _run_loop(_serve(dispatcher, settings, once))
-    if not drained:
-        _leave_at_once(exits.NEGATIVE)
-    return exits.OK
+            dispatcher = Dispatcher(
+                url, routes, settings.dispatcher, schema_name=settings.schema, table=settings.table
+            )
+            drained = _run(dispatcher, settings, once, departure)
+    except Exception:
+        if not departure.has_loop:
+            invocation.leave = None
+            departure.withdraw()
+        raise
+    return exits.OK if drained else exits.NEGATIVE
 
 
 def _refuse_missing_tables(url: str, settings: Settings) -> None:
@@ -91,25 +90,45 @@ def _refuse_missing_tables(url: str, settings: Settings) -> None:
         raise SchemaError("; ".join(problems))
 
 
-async def _serve(dispatcher: Dispatcher, settings: Settings, once: bool) -> bool:
-    fields = {"drained": False}
+def _run(dispatcher: Dispatcher, settings: Settings, once: bool, departure: Departure) -> bool:
+    """Run an event loop as ``asyncio.run`` does, without its patience at the end.
+
+    It waits for every task and thread; one publish that ignores its cancellation would hold up the exit.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(_serve(dispatcher, settings, once, departure))
+        # Until it runs, nothing is in flight: the whole of it may be cancelled.
+        departure.setting_up(loop, task.cancel)
+        return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        log.info("stopped", extra={"fields": {"drained": True} | dispatcher.counters.as_dict()})
+        return True
+    finally:
+        loop.close()
+
+
+async def _serve(dispatcher: Dispatcher, settings: Settings, once: bool, departure: Departure) -> bool:
+    drained, code = False, exits.NEGATIVE
     async with dispatcher:
-        _stop_on_signals(dispatcher)
         log.info("dispatching", extra={"fields": _described(settings)})
+        departure.running(dispatcher.stop)
         try:
-            fields["drained"] = await (_one_batch(dispatcher) if once else dispatcher.run(exit_by_force=True))
+            drained = await (_one_batch(dispatcher) if once else dispatcher.run(handle_signals=False))
+            code = exits.OK if drained else exits.NEGATIVE
+        except Exception as error:
+            code = failure_of(error, settings).code
+            raise
         finally:
-            log.info("stopped", extra={"fields": fields | dispatcher.counters.as_dict()})
-    return fields["drained"]
+            log.info("stopped", extra={"fields": {"drained": drained} | dispatcher.counters.as_dict()})
+            departure.closing(code)
+    return drained
 
 
 async def _one_batch(dispatcher: Dispatcher) -> bool:
-    from fencepost.runtime.dispatcher import EXIT_RESERVE, UnexpectedFailure
-    from fencepost.runtime.shutdown import signals_to
+    from fencepost.runtime.dispatcher import UnexpectedFailure
 
-    grace = dispatcher.settings.grace.total_seconds()
-    with signals_to(dispatcher.stop, exit_after=grace + EXIT_RESERVE):
-        await dispatcher.dispatch_once()
+    await dispatcher.dispatch_once()
     if dispatcher.counters.unexpected and dispatcher.settings.on_unexpected == "stop":
         raise UnexpectedFailure("a publisher raised an unclassified exception, see the log")
     return True
@@ -118,48 +137,3 @@ async def _one_batch(dispatcher: Dispatcher) -> bool:
 def _described(settings: Settings) -> dict[str, str]:
     names = [s for s in SETTINGS if s.name in ("routes", "owner", "queues", "batch", "concurrency", "lease")]
     return {"store": shown_store(settings.store)} | {s.name: s.shown(settings) for s in names}
-
-
-def _leave_on_sigterm() -> None:
-    """Until the dispatcher runs there is nothing in flight to finish: a SIGTERM is obeyed at once."""
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(exits.OK)
-
-    signal.signal(signal.SIGTERM, leave)
-
-
-def _stop_on_signals(dispatcher: Dispatcher) -> None:
-    """Cover the instants before and after the dispatcher handles signals itself."""
-    loop = asyncio.get_running_loop()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(dispatcher.stop)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-
-
-def _leave_at_once(code: int) -> NoReturn:
-    """End the process without waiting for publishes, or their threads, that go on past the grace time."""
-    # A flush, too, may wait for a reader that does not read.
-    timer = threading.Timer(_LAST_FLUSH_SECONDS, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.flush()
-        sys.stdout.flush()
-    os._exit(code)
-
-
-def _run_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run an event loop as ``asyncio.run`` does, without its patience at the end.
-
-    It waits for every task and thread; one publish that ignores its cancellation would hold up the exit.
-    """
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fencepost.cli.output import Output
 from fencepost.cli.redaction import Redactor
@@ -27,6 +27,8 @@ class Invocation:
     redact: Redactor = field(default_factory=Redactor)
     settings: Settings | None = None
     """What the command was given, once it is read; errors name it."""
+    leave: Callable[[int], NoReturn] | None = None
+    """How to end the process, from a command after which it must not wait for threads."""
 
     @property
     def out(self) -> Output:
