@@ -125,18 +125,107 @@ def test_all_of_them_in_steps(call: Call, store: str, monkeypatch: pytest.Monkey
     assert call("dead", "skip", "--all", "--yes", store=store).out == "0 messages are skipped\n"
 
 
-def test_all_of_them_asks_first(call: Call, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bury(store)
-    refused = call("dead", "retry", "--all", store=store)
-    assert refused.code == 2
-    assert "standard input is no terminal to ask on: pass --yes" in refused.err
-    asked = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions that were asked; each is answered with yes."""
+    questions: list[str] = []
 
     def answer(question: str, **_: Any) -> bool:
-        asked.append(question)
+        questions.append(question)
         return True
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", answer)
-    assert call("dead", "retry", "--all", "--outcome", "permanent", store=store).code == 0
-    assert asked == ["Retry all dead messages with outcome permanent?"]
+    return questions
+
+
+def test_all_of_them_asks_first(call: Call, store: str) -> None:
+    bury(store)
+    refused = call("dead", "retry", "--all", store=store)
+    assert refused.code == 2
+    assert "standard input is no terminal to ask on: pass --yes" in refused.err
+    assert statuses(store) == {1: "dead"}
+
+
+def test_the_question_says_how_many(
+    call: Call, store: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost.cli.dead.PAGE", 2)
+    for queue in ("default", "mail"):
+        bury(store, 3, queue=queue)
+        bury(store, 1, queue=queue, outcome="exhausted")
+    for filters in (
+        ("--queue", "mail", "--outcome", "permanent"),
+        ("--queue", "mail"),
+        ("--outcome", "permanent"),
+        (),
+        (),
+    ):
+        assert call("dead", "retry", "--all", *filters, store=store).code == 0
+    assert asked == [
+        "Retry 3 dead messages of queue mail with outcome permanent?",
+        "Retry 1 dead message of queue mail?",
+        "Retry 3 dead messages with outcome permanent?",
+        "Retry 1 dead message?",  # and none where there is nothing to ask about
+    ]
+
+
+def test_no_changes_nothing_and_no_transaction_waits_for_the_answer(
+    call: Call, store: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(store, 2)
+    states: list[str] = []
+
+    def answer(_question: str, **_: Any) -> bool:
+        with psycopg.connect(store) as connection:
+            query = "SELECT state FROM pg_stat_activity WHERE application_name = 'fencepost dead'"
+            states.extend(state for (state,) in connection.execute(query))
+        return False
+
+    monkeypatch.setattr("click.confirm", answer)
+    assert call("dead", "skip", "--all", store=store) == Result(1, "", "nothing was changed\n")
+    assert states == ["idle"]
+    assert set(statuses(store).values()) == {"dead"}
+
+
+def test_progress_is_told_and_each_step_is_committed(
+    call: Call, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost.cli.dead.PAGE", 2)
+    monkeypatch.setattr("fencepost.cli.dead.PROGRESS_SECONDS", 0.0)
+    bury(store, 5)
+    with psycopg.connect(store) as connection:
+        connection.execute("ALTER TABLE outbox_audit ADD COLUMN step xid8 DEFAULT pg_current_xact_id()")
+    result = call("dead", "skip", "--all", "--yes", store=store)
+    assert result == Result(0, "5 messages are skipped\n", "skip: 2 of 5\nskip: 4 of 5\nskip: 5 of 5\n")
+    with psycopg.connect(store) as connection:
+        steps = connection.execute("SELECT count(*) FROM outbox_audit GROUP BY step ORDER BY 1").fetchall()
+    assert steps == [(1,), (2,), (2,)]
+
+
+# --- numbers out of range -------------------------------------------------------------------------------------
+
+TOO_LARGE = ("9223372036854775808", "99999999999999999999")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "x", *TOO_LARGE])
+@pytest.mark.parametrize("verb", ["retry", "skip", "show"])
+def test_an_id_that_cannot_be_one(call: Call, store: str, verb: str, number: str) -> None:
+    result = call("dead", verb, "--store", store, "--", "1", number) if verb != "show" else None
+    result = result or call("dead", verb, "--store", store, "--", number)
+    assert (result.code, result.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [*(("--after", number) for number in ("-1", *TOO_LARGE)), ("--limit", "0"), ("--limit", TOO_LARGE[0])],
+)
+def test_a_place_or_a_limit_out_of_range(call: Call, store: str, arguments: tuple[str, str]) -> None:
+    assert call("dead", "list", *arguments, store=store).code == 2
+
+
+def test_the_largest_id(call: Call, store: str) -> None:
+    largest = str(2**63 - 1)
+    assert call("dead", "show", largest, store=store) == Result(1, "", f"there is no message {largest}\n")
+    assert call("dead", "retry", largest, store=store).code == 1
+    assert call("dead", "list", "--after", largest, store=store).code == 0

@@ -105,3 +105,14 @@ def test_wrong_usage_is_one_line_and_exits_2(call: Call, arguments: tuple[str, .
 def test_debug_shows_the_traceback(call: Call) -> None:
     assert "Traceback" in call("status", "--debug").err
     assert "Traceback" in call("--debug", "status").err
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_whole_number_has_a_range(words: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[words].params:
+        if isinstance(parameter.type, click.types.IntParamType):
+            assert isinstance(parameter.type, click.IntRange), parameter.name
+            assert parameter.type.min is not None
+            assert parameter.type.max is not None
+            assert parameter.type.max < 2**63
+        assert not isinstance(parameter.type, click.types.FloatParamType)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -16,6 +19,7 @@ from fencepost.cli.invocation import Invocation, outbox_of
 from fencepost.cli.messages import HEADERS, details, row, summary, text_of
 from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Output
+from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
 from fencepost.core.states import DEAD_OUTCOMES
 
@@ -27,8 +31,13 @@ if TYPE_CHECKING:
 PAGE = 500
 """Messages per transaction when all of them are changed."""
 
-ROW_ID = click.IntRange(0, 2**63 - 1)
+MAX_ID = 2**63 - 1
 """What the id column can hold."""
+
+ROW_ID = click.IntRange(1, MAX_ID)
+
+PROGRESS_SECONDS = 5.0
+"""How often progress is told where there is no terminal to show a bar on."""
 
 _OUTCOMES = click.Choice(sorted(str(outcome) for outcome in DEAD_OUTCOMES))
 
@@ -46,7 +55,7 @@ def dead() -> None:
 @queue_option
 @outcome_option
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many at most.")
-@click.option("--after", type=ROW_ID, default=0, metavar="ID", help="Begin behind this id.")
+@click.option("--after", type=click.IntRange(0, MAX_ID), default=0, metavar="ID", help="Begin behind this id.")
 @json_option
 def list_command(
     invocation: Invocation,
@@ -164,42 +173,80 @@ def _change(
         raise click.UsageError(f"say which messages to {verb}: their ids, or --all")
     if ids and (queue or outcome):
         raise click.UsageError("--queue and --outcome go with --all, not with ids")
-    if (
-        everything
-        and not yes
-        and not _agreed(f"{verb.capitalize()} all dead messages{_filter_text(queue, outcome)}?")
-    ):
-        invocation.out.note("nothing was changed")
-        return exits.NEGATIVE
-    outbox = outbox_of(settings)
+    if everything and not yes and not sys.stdin.isatty():
+        raise click.UsageError("standard input is no terminal to ask on: pass --yes")
+    outbox, out = outbox_of(settings), invocation.out
     change = outbox.retry_dead if verb == "retry" else outbox.skip_dead
     changed: list[int] = []
     with invocation.connected(settings, "dead") as connection:
-        for page in _pages(connection, settings, ids, queue, outcome):
-            changed += change(connection, page, actor or _os_user(), reason)
-            connection.commit()
+        count = _count(connection, outbox, queue, outcome) if everything else len(ids)
+        connection.rollback()  # nobody knows how long the answer takes: no transaction may stay open
+        if everything and count and not yes:
+            messages = f"{count} dead {'message' if count == 1 else 'messages'}"
+            if not click.confirm(f"{verb.capitalize()} {messages}{_filter_text(queue, outcome)}?", err=True):
+                out.note("nothing was changed")
+                return exits.NEGATIVE
+        with _progress(out, verb, count, as_json) as advance:
+            for page in _pages(connection, outbox, ids, queue, outcome):
+                changed += change(connection, page, actor or _os_user(), reason)
+                connection.commit()
+                advance(len(page))
     unchanged = sorted(set(ids) - set(changed))
-    _report(invocation.out, verb, changed, unchanged, as_json)
+    _report(out, verb, changed, unchanged, as_json)
     return exits.NEGATIVE if unchanged else exits.OK
 
 
 def _pages(
-    connection: Connection, settings: Settings, ids: Sequence[int], queue: str | None, outcome: str | None
+    connection: Connection, outbox: Outbox, ids: Sequence[int], queue: str | None, outcome: str | None
 ) -> Iterator[Sequence[int]]:
     """Yield the ids to change in steps. Going by id, each message is met once, even if it dies again meanwhile."""
     if ids:
         yield from (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
         return
+    yield from _all_pages(connection, outbox, queue, outcome)
+
+
+def _all_pages(
+    connection: Connection, outbox: Outbox, queue: str | None, outcome: str | None
+) -> Iterator[Sequence[int]]:
     after = 0
-    while page := outbox_of(settings).list_dead(connection, queue, outcome, after, PAGE):
+    while page := outbox.list_dead(connection, queue, outcome, after, PAGE):
         after = page[-1].message.id
         yield [each.message.id for each in page]
 
 
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise click.UsageError("standard input is no terminal to ask on: pass --yes")
-    return click.confirm(question, err=True)
+def _count(connection: Connection, outbox: Outbox, queue: str | None, outcome: str | None) -> int:
+    """Count the dead messages that the filters leave."""
+    if queue and outcome:  # which the statistics do not cross
+        return sum(len(page) for page in _all_pages(connection, outbox, queue, outcome))
+    found = outbox.stats(connection)
+    if queue:
+        return sum(each.dead for each in found.queues if each.queue == queue)
+    return sum(count for name, count in found.dead_by_outcome.items() if outcome in (None, name))
+
+
+@contextmanager
+def _progress(out: Output, verb: str, total: int, as_json: bool) -> Iterator[Callable[[int], None]]:
+    """Yield what counts on: a bar on a terminal, a line now and then on standard error elsewhere."""
+    console = out.console(stderr=True)
+    if as_json or not console.is_terminal:
+        done, next_line = 0, time.monotonic() + PROGRESS_SECONDS
+
+        def tell(count: int) -> None:
+            nonlocal done, next_line
+            done += count
+            if time.monotonic() >= next_line:
+                out.note(f"{verb}: {done} of {max(total, done)}")
+                next_line = time.monotonic() + PROGRESS_SECONDS
+
+        yield tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"{verb} dead messages", total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 def _report(out: Output, verb: str, changed: list[int], unchanged: list[int], as_json: bool) -> None:
@@ -224,7 +271,7 @@ def _filter_text(queue: str | None, outcome: str | None) -> str:
 
 
 def _identity(text: str) -> int | UUID:
-    if text.isdecimal() and len(text) < 19:
+    if re.fullmatch("[0-9]{1,19}", text) and 1 <= int(text) <= MAX_ID:
         return int(text)
     try:
         return UUID(text)
