@@ -6,7 +6,7 @@ statement is safe where every type fits exactly. Here hostile ones stand for eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -28,8 +28,8 @@ SET search_path = pg_catalog;
 SET check_function_bodies = off;
 DO $$
 DECLARE
-    types text[] := '{smallint,integer,bigint,real,"double precision",numeric,text,varchar,name,"\"char\"",oid,regclass,
-        boolean,timestamptz,timestamp,date,interval,json,jsonb,jsonpath,bytea,uuid,bigint[],text[]}';
+    types text[] := '{smallint,integer,bigint,real,"double precision",numeric,text,varchar,name,"\"char\"",oid,
+        regclass,boolean,timestamptz,timestamp,date,interval,json,jsonb,jsonpath,bytea,uuid,bigint[],text[]}';
     operators text[] := '{=,<>,<,>,<=,>=,+,-,*,||,@?}';
     functions text[] := '{array_position,count,current_setting,format_type,gen_random_uuid,
         hashtextextended,json_build_object,jsonb_typeof,left,max,min,octet_length,pg_advisory_xact_lock,
@@ -44,7 +44,8 @@ BEGIN
         FOREACH r IN ARRAY types LOOP
             EXECUTE format('CREATE FUNCTION public.hostile(%s, %s) RETURNS boolean %s', l, r, body);
             FOREACH o IN ARRAY operators LOOP
-                EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.hostile)',
+                EXECUTE format('CREATE OPERATOR public.%s (FUNCTION = public.hostile,' ||
+                               ' LEFTARG = %s, RIGHTARG = %s)',
                                o, l, r);
             END LOOP;
             FOREACH f IN ARRAY functions LOOP
@@ -96,7 +97,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
         outbox.migrate(hostile)
         Outbox(schema_name="another").migrate(hostile)
     assert outbox.check_schema(hostile) == []
-    every_operation(outbox, hostile)
+    every_operation(outbox, hostile, Recording(hostile).execute)
     run(store.open_queues(outbox.catalog), Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
@@ -105,7 +106,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     assert sent - {name for name in sent if name.startswith("migrations/")} == set(FILES)
 
 
-def every_operation(outbox: Outbox, conn: Connection) -> None:
+def every_operation(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
     minute = timedelta(minutes=1)
     key = str(uuid4())
     with conn.transaction():
@@ -136,7 +137,7 @@ def every_operation(outbox: Outbox, conn: Connection) -> None:
     suspects = store.claim_suspects(
         OUTBOX.catalog, store.ClaimTerms("w", minute, 12), queues=None, batch=2, spare_attempts=1
     )
-    taken = run(suspects, client.driver_for(conn).execute).claimed
+    taken = run(suspects, execute).claimed
     assert len(taken) == 2
     assert outbox.mark_done(conn, taken) == []
     assert outbox.purge(conn, timedelta(0)) == 5

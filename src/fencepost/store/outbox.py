@@ -28,7 +28,8 @@ FRONT_WINDOW = 10_000
 this is the number of messages in flight, over all workers of a queue, up to which each one is found at once."""
 
 DONE_COUNT_CAP = 100_000
-UNLIMITED = 2**31 - 1
+UNLIMITED = 1_000_000_000
+"""The most attempts and reclaims that the table's checks let a row have."""
 MAX_BATCH = 100_000
 """Rows that one step of anything takes at most, whatever its caller asks for."""
 

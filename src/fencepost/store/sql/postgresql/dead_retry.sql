@@ -2,7 +2,7 @@ WITH {dead_target},
 changed AS (
     UPDATE {outbox} AS o
     SET status = 'pending', outcome = NULL, dead_at = NULL, available_at = statement_timestamp(),
-        attempts = 0, reclaim_count = 0, lease_version = o.lease_version + 1
+        attempts = 0, reclaim_count = 0, lease_version = {next_token}
     FROM target
     WHERE o.id = target.id AND o.status = 'dead'
     RETURNING o.id

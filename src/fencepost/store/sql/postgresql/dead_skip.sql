@@ -2,7 +2,7 @@ WITH {dead_target},
 changed AS (
     UPDATE {outbox} AS o
     SET status = 'done', outcome = 'skipped', done_at = statement_timestamp(),
-        lease_version = o.lease_version + 1
+        lease_version = {next_token}
     FROM target
     WHERE o.id = target.id AND o.status = 'dead'
     RETURNING o.id

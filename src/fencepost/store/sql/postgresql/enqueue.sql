@@ -16,6 +16,6 @@ WITH inserted AS (
 )
 -- A full notification queue would make the producer's COMMIT fail; the dispatcher polls anyway.
 SELECT id,
-       CASE WHEN %(channel)s::text IS NOT NULL AND pg_notification_queue_usage() < 0.5
-            THEN pg_notify(%(channel)s::text, '')::text END
+       CASE WHEN %(channel)s::text IS NOT NULL AND pg_notification_queue_usage() < 0.5::float8
+            THEN pg_notify(%(channel)s::text, ''::text)::text END
 FROM inserted

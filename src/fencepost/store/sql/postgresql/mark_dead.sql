@@ -4,6 +4,6 @@ SET status = 'dead',
     dead_at = statement_timestamp(),
     available_at = {far},
     lease_until = NULL,
-    last_error = (%(errors)s::text[])[array_position(%(ids)s::bigint[], id)]
+    last_error = (%(errors)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
 WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
 RETURNING id

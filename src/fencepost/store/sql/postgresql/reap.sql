@@ -30,9 +30,9 @@ SET status = 'dead',
     dead_at = statement_timestamp(),
     available_at = {far},
     lease_until = NULL,
-    lease_version = o.lease_version + 1,
+    lease_version = {next_token},
     last_error = left(
-        'the lease of worker ' || o.lease_owner || ' expired on attempt ' || o.attempts
+        'the lease of worker ' || o.lease_owner || ' expired on attempt ' || o.attempts::text
         || ': it probably crashed or froze; the message may have been delivered all the same'
         || coalesce(E'\nbefore: ' || o.last_error, ''), 4000)
 WHERE o.id = ANY (ARRAY(SELECT id FROM expired))

@@ -2,11 +2,14 @@
 -- A worker frozen in mid-transaction must lose its row locks before its lease ends.
 -- Every statement of a dispatcher goes through an index; with the other scans ruled out it does so in small
 -- tables too, and with stale statistics, and finalizes lock rows in id order: they cannot deadlock.
-SELECT set_config('statement_timeout', %(statement_ms)s::text, %(local)s::boolean),
-       set_config('lock_timeout', %(lock_ms)s::text, %(local)s::boolean),
-       set_config('idle_in_transaction_session_timeout', %(idle_ms)s::text, %(local)s::boolean),
-       set_config('enable_seqscan', 'off', %(local)s::boolean),
-       set_config('enable_bitmapscan', 'off', %(local)s::boolean),
-       set_config('tcp_user_timeout', %(idle_ms)s::text, %(local)s::boolean),
-       CASE WHEN current_setting('server_version_num')::int >= 170000
-            THEN set_config('transaction_timeout', %(transaction_ms)s::text, %(local)s::boolean) END
+-- Our SQL names the schema of every table; nothing else in the database can stand in for a function or an
+-- operator of PostgreSQL's own. (Producers have their own search_path: there only exact types keep others out.)
+SELECT set_config('search_path'::text, 'pg_catalog, pg_temp'::text, %(local)s::boolean),
+       set_config('statement_timeout'::text, %(statement_ms)s::text, %(local)s::boolean),
+       set_config('lock_timeout'::text, %(lock_ms)s::text, %(local)s::boolean),
+       set_config('idle_in_transaction_session_timeout'::text, %(idle_ms)s::text, %(local)s::boolean),
+       set_config('enable_seqscan'::text, 'off'::text, %(local)s::boolean),
+       set_config('enable_bitmapscan'::text, 'off'::text, %(local)s::boolean),
+       set_config('tcp_user_timeout'::text, %(idle_ms)s::text, %(local)s::boolean),
+       CASE WHEN current_setting('server_version_num'::text)::int >= 170000
+            THEN set_config('transaction_timeout'::text, %(transaction_ms)s::text, %(local)s::boolean) END

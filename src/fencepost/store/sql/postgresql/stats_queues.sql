@@ -8,7 +8,7 @@ SELECT queue,
        (extract(epoch FROM statement_timestamp() - min(
             CASE WHEN attempts > 0 THEN created_at ELSE available_at END
        ) FILTER (WHERE status IN ('pending', 'processing')
-                   AND (attempts > 0 OR available_at <= statement_timestamp()))) * 1000000)::bigint
+                   AND (attempts > 0 OR available_at <= statement_timestamp()))) * 1000000::numeric)::bigint
 FROM {outbox}
 WHERE done_at IS NULL
 GROUP BY queue

@@ -1,3 +1,3 @@
 RETURNING {message_columns},
     o.status, o.lease_version, o.attempts, o.recovery_policy, o.reclaim_count,
-    (extract(epoch FROM statement_timestamp() - o.created_at) * 1000000)::bigint
+    (extract(epoch FROM statement_timestamp() - o.created_at) * 1000000::numeric)::bigint

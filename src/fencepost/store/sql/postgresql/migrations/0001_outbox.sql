@@ -33,7 +33,7 @@ CREATE TABLE {outbox} (
     CONSTRAINT {shape} CHECK (
         (payload IS NULL) <> (payload_bytes IS NULL)
         AND jsonb_typeof(headers::jsonb) = 'object'
-        AND NOT headers::jsonb @? 'strict $.* ? (@.type() != "string")'
+        AND NOT headers::jsonb @? 'strict $.* ? (@.type() != "string")'::jsonpath
         AND recovery_policy IN ('auto', 'manual')
     ),
     CONSTRAINT {limits} CHECK (
@@ -47,7 +47,10 @@ CREATE TABLE {outbox} (
         AND created_at < timestamptz '9000-01-01 00:00:00+00'
         AND available_at >= timestamptz '1900-01-01 00:00:00+00'
         AND (available_at < timestamptz '9000-01-01 00:00:00+00' OR available_at = {far})
-        AND attempts >= 0 AND lease_version >= 0 AND reclaim_count >= 0
+        -- So far from the ends of their types that no claim overflows: one odd row must not fail a whole batch.
+        AND attempts BETWEEN 0 AND 1000000000
+        AND reclaim_count BETWEEN 0 AND 1000000000
+        AND lease_version BETWEEN 0 AND 4611686018427387904
     ),
     -- This version dispatches unordered messages only; accepting a key without keeping its order would be a lie.
     CONSTRAINT {unordered} CHECK (ordering_key IS NULL),

@@ -1,0 +1,1 @@
+least(o.lease_version + 1, 4611686018427387904)
