@@ -14,12 +14,26 @@ from fencepost.embedded import PostgresServer
 from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where every server is required, a skipped test hides something: the run fails."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    if skipped and os.environ.get("FENCEPOST_REQUIRE_SERVERS") == "1":
-        terminalreporter.write_line(f"{len(skipped)} skipped tests, and every server is required", red=True)
-        terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
+def _hidden(config: pytest.Config) -> int:
+    """Count the skipped tests where every server is required: what they would have found stays hidden."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or os.environ.get("FENCEPOST_REQUIRE_SERVERS") != "1":
+        return 0
+    return len(reporter.stats.get("skipped", []))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where every server is required, a skipped test makes the run fail."""
+    # A worker of pytest-xdist sees its own part only: the process that heard from all of them decides.
+    if not hasattr(session.config, "workerinput") and _hidden(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why a run fails in which no test did."""
+    if count := _hidden(config):
+        terminalreporter.write_line(f"{count} skipped tests, and every server is required", red=True)
 
 
 @pytest.fixture(scope="session")
