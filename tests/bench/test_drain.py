@@ -63,6 +63,33 @@ def test_the_verdict_is_printed_and_decides_the_exit_code(
     assert "held: statements per message: 0.08, at most 0.1" in printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [((), (20, 5)), (("--messages", "7"), (7, 5)), (("--pairs", "2"), (20, 2))]
+)
+def test_the_size_comes_from_flags_or_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def measured(messages: int, pairs: int, _advance: object) -> Report:
+        asked.append((messages, pairs))
+        return report(made(SHIPPED, 1.5))
+
+    monkeypatch.setattr("fencepost.bench.drain.measure", measured)
+    monkeypatch.setenv("FENCEPOST_BENCH_MESSAGES", "20")
+    monkeypatch.setenv("FENCEPOST_BENCH_PAIRS", "5")
+    assert run(["bench", "drain", *arguments]) == 0
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize(
+    ("flag", "number"),
+    [(flag, number) for flag in ("--messages", "--pairs") for number in ("0", "-1", "99999999999999999999")],
+)
+def test_a_size_out_of_range(flag: str, number: str) -> None:
+    assert run(["bench", "drain", flag, number]) == 2
+
+
 def test_the_ratio_is_the_median_of_the_pairs() -> None:
     assert report(made(SHIPPED, 1.0), made(SHIPPED, 4.0), made(SHIPPED, 2.0)).ratio == 0.5
     assert report(made(SHIPPED, 1.0)).median(SHIPPED, per_message("wal_bytes")) == 400

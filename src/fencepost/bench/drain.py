@@ -40,6 +40,7 @@ METHOD = (
     "payloads, fsync on, wal_level replica, no checkpoint and no vacuum during a run.",
     "The bare loop sends the store's own claim and finalize statements with psycopg, a commit after each.",
     "Statements are what pg_stat_statements counts for the whole process, BEGIN, COMMIT and its start included.",
+    "Heap-only (HOT) updates and dead tuples are what pg_stat_user_tables counts for the outbox after a run.",
     "WAL is the difference of pg_current_wal_lsn() around a run (wal_level logical writes 2.4 times as much).",
     "Speed is the median of the pairs' ratios. CPU is the process's own, its start included.",
 )

@@ -27,9 +27,23 @@ def bench() -> None:
 
 @bench.command()
 @click.option(
-    "--messages", type=click.IntRange(1, 10_000_000), default=50_000, show_default=True, help="For each run."
+    "--messages",
+    type=click.IntRange(1, 10_000_000),
+    default=50_000,
+    envvar="FENCEPOST_BENCH_MESSAGES",
+    show_default=True,
+    show_envvar=True,
+    help="For each run.",
 )
-@click.option("--pairs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each side.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 100),
+    default=3,
+    envvar="FENCEPOST_BENCH_PAIRS",
+    show_default=True,
+    show_envvar=True,
+    help="Runs of each side.",
+)
 @json_option
 @debug_option
 @click.pass_obj
