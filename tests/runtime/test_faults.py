@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,7 @@ from fencepost import Delivery, Message, Outbox
 from fencepost.core.operation import Rows, Statement
 from fencepost.drivers.psycopg import AsyncPsycopgDriver
 from fencepost.embedded import PostgresServer
+from fencepost.runtime.link import Limits, connect
 from tests.postgres import fresh_database, pg18_bin_dir, running_server
 from tests.runtime.box import Box, locked, running, until
 from tests.runtime.proxy import Proxy
@@ -320,3 +322,24 @@ async def test_a_stop_with_the_database_gone_and_nothing_in_flight_is_clean_and_
         dispatcher.stop()
         assert await task is True
         assert time.monotonic() - started < 5
+
+
+# psycopg closes a connection that was cancelled in its last moments as garbage, with a warning of its own.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+async def test_a_connection_attempt_that_is_cut_short_leaves_nothing_behind(box: Box) -> None:
+    """DROP DATABASE and others wait for a server process that waits for its client to log in."""
+    limits = Limits.below(timedelta(seconds=60))
+    unfinished = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state IS NULL"
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(40):
+            attempt = asyncio.create_task(connect(box.url, "test", limits))
+            for _ in range(turn % 8):
+                await asyncio.sleep(0.001)
+            attempt.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await attempt).close()
+        await until(lambda: box.conn.execute(unfinished.encode()).fetchone() == (0,))
+    finally:
+        gc.enable()

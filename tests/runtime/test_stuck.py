@@ -78,8 +78,11 @@ async def test_a_stubborn_publish_does_not_keep_suspects_and_others_waiting(box:
         release.set()
 
 
+NO_DELAY: Any = 30  # seconds, as a user might think
+
+
 @pytest.mark.parametrize(
-    "error", [lambda: Defer(30), lambda: Retryable("x", delay=30)], ids=["Defer", "Retryable"]
+    "error", [lambda: Defer(NO_DELAY), lambda: Retryable("x", delay=NO_DELAY)], ids=["Defer", "Retryable"]
 )
 async def test_a_delay_that_is_no_timedelta_is_one_failed_attempt(box: Box, error: Any) -> None:
     (row_id,) = box.enqueue()

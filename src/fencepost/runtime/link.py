@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
@@ -209,17 +210,29 @@ async def connect(
     options = {key: value for key, value in defaults.items() if key not in given}
     marked = f"{given.get('options', '')} -c {_OWN_SESSION}=on".strip()
     try:
-        connection = await psycopg.AsyncConnection.connect(
-            url, autocommit=autocommit, **options | {"options": marked}
-        )
+        connection = await _open(url, autocommit, options | {"options": marked})
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
-        connection = await psycopg.AsyncConnection.connect(url, autocommit=autocommit, **options)
-    if not autocommit:
-        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-        await connection.set_read_only(False)
+        connection = await _open(url, autocommit, options)
+    try:
+        if not autocommit:
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            await connection.set_read_only(False)
+    except BaseException:
+        await connection.close()
+        raise
     return connection
+
+
+async def _open(url: str, autocommit: bool, options: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+    try:
+        return await psycopg.AsyncConnection.connect(url, autocommit=autocommit, **options)
+    except BaseException as error:
+        # An attempt that is cut short lives on in the frames of its traceback until the garbage collector
+        # comes by, and its server process waits for us all that time (authentication_timeout: a minute).
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 async def is_shared(connection: psycopg.AsyncConnection[Any]) -> bool:
