@@ -16,7 +16,9 @@ import psycopg2  # type: ignore[import-untyped]  # it has no types
 import pytest
 import sqlalchemy
 from psycopg import sql
+from psycopg.adapt import Loader
 from psycopg.rows import class_row, dict_row, namedtuple_row
+from psycopg.types.string import StrDumper
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -24,6 +26,7 @@ from fencepost import (
     AsyncOutbox,
     AutocommitRefused,
     Claimed,
+    ConfigError,
     DedupeConflict,
     InvalidMessage,
     JsonText,
@@ -153,6 +156,23 @@ async def test_the_tables_are_made_over_every_kind_of_connection(adapter: Adapte
             await producer.rollback()
             drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(outbox.schema_name))
             table.conn.execute(drop)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "WIN1252"])
+async def test_a_session_of_another_encoding_is_refused_before_any_work(
+    adapter: Adapter, table: Table, encoding: str
+) -> None:
+    async with adapter.producer(table.url) as producer:
+        await producer.enqueue("before", "\u20ac \u0151")
+        await producer.execute(f"SET client_encoding TO '{encoding}'")
+        with pytest.raises(ConfigError, match=f"client_encoding is {encoding}.*UTF8"):
+            await producer.enqueue("e", "\u0151", dedupe_key="k")
+        with pytest.raises(ConfigError, match=encoding):
+            await producer.call("claim", "w")
+        await producer.execute("SET client_encoding TO 'UTF8'")
+        await producer.enqueue("after", "\u0151")
+        await producer.commit()
+    assert table.types() == ["before", "after"]
 
 
 # --- batches and dedupe keys -----------------------------------------------------------------------------
@@ -318,6 +338,37 @@ def test_the_callers_rows_and_cursors_are_the_callers_alone(table: Table, rows: 
         assert outbox.mark_done(conn, held) == []
         assert (conn.row_factory, conn.cursor_factory) == (rows, cursor)
     assert {row["status"] for row in table.rows()} == {"done"}
+
+
+class Shouting(Loader):
+    """A loader of the caller's own, which makes something else of every text and number."""
+
+    def load(self, data: Any) -> Any:
+        return bytes(data).upper() + b"!"
+
+
+class Empty(StrDumper):
+    """A dumper of the caller's own, as psycopg's documentation has one: no text is NULL."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj) if obj and obj != "default" else None
+
+
+def test_the_callers_adapters_are_the_callers_alone(table: Table) -> None:
+    outbox = Outbox()
+    with psycopg.connect(table.url) as conn:
+        for kind in ("text", "int8", "int4", "bytea", "bool"):
+            conn.adapters.register_loader(kind, Shouting)
+        conn.adapters.register_dumper(str, Empty)
+        receipt = outbox.enqueue(conn, "e", {"n": 1}, dedupe_key="k")
+        assert outbox.enqueue(conn, "e", {"n": 1}, dedupe_key="k") == replace(receipt, created=False)
+        outbox.enqueue(conn, "e", b"\x00")
+        held = outbox.claim(conn, "w")
+        assert [each.message.payload for each in held] == [b'{"n":1}', b"\x00"]
+        assert outbox.mark_done(conn, held) == []
+        assert outbox.check_schema(conn) == []
+        assert conn.execute("SELECT 'a'::text").fetchone() == (b"A!",)
+    assert [row["queue"] for row in table.rows()] == ["default", "default"]
 
 
 def test_inside_a_pipeline(table: Table) -> None:

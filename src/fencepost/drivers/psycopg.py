@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg import postgres
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.types import TypesRegistry
 
 from fencepost.core.operation import Rows, Statement
+from fencepost.errors import ConfigError, SchemaError
 
 
 def is_sync(connection: Any) -> bool:
@@ -19,14 +23,39 @@ def is_async(connection: Any) -> bool:
     return isinstance(connection, psycopg.AsyncConnection)
 
 
+def _own_adapters() -> AdaptersMap:
+    """Return psycopg's defaults, made anew: a caller may have changed those of a connection, or of psycopg."""
+    types = TypesRegistry()
+    postgres.register_default_types(types)
+    adapters = AdaptersMap(types=types)
+    postgres.register_default_adapters(adapters)
+    return adapters
+
+
+_ADAPTERS = _own_adapters()
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class _AsyncCursor(psycopg.AsyncCursor[Any]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
 class PsycopgDriver:
-    """Sends statements over a `psycopg.Connection`; the caller's own row and cursor factories are left alone."""
+    """Sends statements over a `psycopg.Connection`; the caller's own factories and adapters are left alone."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        refuse_encoding(connection)
         self._connection = connection
 
     def execute(self, statement: Statement) -> Rows:
-        with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:
+        with _Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(_text(statement), statement.params or None)
             self._settle()
             return cursor.fetchall() if cursor.description else []
@@ -45,10 +74,11 @@ class AsyncPsycopgDriver:
     """The async twin of `PsycopgDriver`."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        refuse_encoding(connection)
         self._connection = connection
 
     async def execute(self, statement: Statement) -> Rows:
-        async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+        async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_text(statement), statement.params or None)
             await self._settle()
             return await cursor.fetchall() if cursor.description else []
@@ -61,6 +91,34 @@ class AsyncPsycopgDriver:
         if in_pipeline(self._connection):
             async with self._connection.pipeline():
                 pass  # leaving a nested block waits for the results of everything that was sent
+
+
+def refuse_encoding(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Refuse a session whose text is not UTF-8, before any work; see `refused_encoding`."""
+    server, client = (
+        connection.pgconn.parameter_status(each) for each in (b"server_encoding", b"client_encoding")
+    )
+    if server is not None and client is not None:  # None: the connection is closed, as its first use will say
+        refused_encoding(server.decode(), client.decode())
+
+
+def refused_encoding(server: str, client: str) -> None:
+    """Check PostgreSQL's names of the encodings of a database and of a session in it.
+
+    Raises:
+        SchemaError: the database cannot keep every message.
+        ConfigError: the session cannot carry every message: text would be lost, or come back as bytes.
+    """
+    if server != "UTF8":
+        raise SchemaError(
+            f"the database's encoding is {server}, which cannot keep UTF-8 payloads byte for byte: "
+            "create a database with ENCODING 'UTF8'"
+        )
+    if client != "UTF8":
+        raise ConfigError(
+            f"this connection's client_encoding is {client}, which cannot carry every message: "
+            "make it UTF8 (in the URL, or with SET client_encoding TO 'UTF8')"
+        )
 
 
 def commits_alone(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -36,6 +36,7 @@ class SqlalchemyDriver:
     def __init__(self, target: Connection | Session | scoped_session[Any]) -> None:
         self._connection = target if isinstance(target, Connection) else target.connection()
         _check(self._connection, _SYNC_DRIVERS)
+        _refuse_encoding(self._connection)
 
     def execute(self, statement: Statement) -> Rows:
         result = self._connection.exec_driver_sql(*_compiled(statement, self._connection.dialect.driver))
@@ -64,6 +65,7 @@ class AsyncSqlalchemyDriver:
         target = self._target
         connection = target if isinstance(target, AsyncConnection) else await target.connection()
         _check(connection, _ASYNC_DRIVERS)
+        await connection.run_sync(_refuse_encoding)
         return connection
 
 
@@ -72,6 +74,18 @@ def _check(connection: Connection | AsyncConnection, known: tuple[str, ...]) -> 
     if dialect.name != "postgresql" or dialect.driver not in known:
         names = ", ".join(f"postgresql+{name}" for name in known if name != "psycopg_async")
         raise UnsupportedConnection(f"SQLAlchemy on {dialect.name}+{dialect.driver} is not supported: use {names}")
+
+
+def _refuse_encoding(connection: Connection) -> None:
+    raw: Any = connection.connection.driver_connection
+    if psycopg.is_sync(raw) or psycopg.is_async(raw):
+        psycopg.refuse_encoding(raw)
+    elif connection.dialect.driver == "asyncpg":
+        settings = raw.get_settings()
+        psycopg.refused_encoding(settings.server_encoding, settings.client_encoding)
+    else:
+        status = raw.info.parameter_status
+        psycopg.refused_encoding(status("server_encoding"), status("client_encoding"))
 
 
 def _compiled(statement: Statement, driver: str) -> tuple[str, Any]:
