@@ -45,3 +45,23 @@ async def test_an_operation_is_closed_when_its_statement_fails() -> None:
     with pytest.raises(ConnectionError):
         await arun(adding(closed), afail)
     assert closed == [True, True]
+
+
+async def test_an_operation_may_answer_for_a_statement_that_fails() -> None:
+    def careful() -> Operation[str]:
+        try:
+            yield Statement("one", "SELECT 1")
+        except ConnectionError:
+            rows = yield Statement("two", "SELECT 2", {"x": 1})
+            return f"instead {rows[0][0]}"
+        return "never"
+
+    def fail_first(statement: Statement) -> Rows:
+        if statement.name == "one":
+            raise ConnectionError
+        return answer(statement)
+
+    async def afail_first(statement: Statement) -> Rows:
+        return fail_first(statement)
+
+    assert run(careful(), fail_first) == await arun(careful(), afail_first) == "instead 2"

@@ -90,14 +90,18 @@ def test_migrating_twice_applies_once_and_the_check_is_content(db: Connection, o
     assert outbox.check_schema(db) == []
 
 
-def test_ten_at_once_apply_once_and_all_succeed(db: Connection, outbox: Outbox, migrated: Migrated) -> None:
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_ten_at_once_apply_once_and_all_succeed(
+    db: Connection, outbox: Outbox, migrated: Migrated, level: str
+) -> None:
     start = threading.Barrier(10)
     applied: list[list[Any]] = []
     failures: list[BaseException] = []
 
     def one() -> None:
         try:
-            with psycopg.connect(migrated.url) as connection:
+            options = f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
+            with psycopg.connect(migrated.url, options=options) as connection:
                 start.wait(timeout=20)
                 applied.append(outbox.migrate(connection))
                 connection.commit()
@@ -112,6 +116,19 @@ def test_ten_at_once_apply_once_and_all_succeed(db: Connection, outbox: Outbox, 
     assert not failures
     assert sorted(len(each) for each in applied) == [0] * 9 + [1]
     assert outbox.check_schema(db) == []
+
+
+def test_a_snapshot_from_before_is_refused_with_the_remedy(outbox: Outbox, migrated: Migrated) -> None:
+    with psycopg.connect(migrated.url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")
+        with pytest.raises(SchemaError, match=r"repeatable read transaction .* READ COMMITTED"):
+            outbox.migrate(connection)
+        connection.rollback()
+        assert len(outbox.migrate(connection)) == 1
+        assert value(connection, "SHOW transaction_isolation") == "read committed"
+        connection.commit()
+        assert value(connection, "SHOW transaction_isolation") == "repeatable read"
 
 
 def test_a_migration_rolls_back_with_its_transaction(db: Connection, outbox: Outbox) -> None:

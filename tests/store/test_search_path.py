@@ -93,9 +93,11 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
 
     monkeypatch.setattr(client, "driver_for", Recording)
     outbox = Outbox()
+    hostile.execute("SET default_transaction_isolation TO 'serializable'")
     with hostile.transaction():
         outbox.migrate(hostile)
         Outbox(schema_name="another").migrate(hostile)
+    hostile.execute("RESET default_transaction_isolation")
     assert outbox.check_schema(hostile) == []
     every_operation(outbox, hostile, Recording(hostile).execute)
     run(store.open_queues(outbox.catalog), Recording(hostile).execute)

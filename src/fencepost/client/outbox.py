@@ -265,8 +265,11 @@ class Outbox(_OutboxOperations):
     def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
 
+        A transaction of another isolation level becomes READ COMMITTED, which only a fresh one can.
+
         Raises:
-            SchemaError: something else has the tables' names, or the database cannot hold them.
+            SchemaError: something else has the tables' names, the database cannot hold them, or the transaction
+                is not READ COMMITTED and no longer fresh.
         """
         self._refuse_autocommit(conn)
         return self._run(conn, schema.migrate(self.catalog))
@@ -408,8 +411,11 @@ class AsyncOutbox(_OutboxOperations):
     async def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
 
+        A transaction of another isolation level becomes READ COMMITTED, which only a fresh one can.
+
         Raises:
-            SchemaError: something else has the tables' names, or the database cannot hold them.
+            SchemaError: something else has the tables' names, the database cannot hold them, or the transaction
+                is not READ COMMITTED and no longer fresh.
         """
         await self._refuse_autocommit(conn)
         return await self._run(conn, schema.migrate(self.catalog))

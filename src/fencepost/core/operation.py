@@ -1,7 +1,8 @@
 """Operations: what is asked of a database, written once for sync and async connections.
 
 An operation is a generator that yields `Statement`s, is sent the `Rows` of each, and returns its result.
-It never touches a connection, so a test can stop it between any two statements.
+It never touches a connection, so a test can stop it between any two statements. A statement that fails raises
+its error at its ``yield``.
 (The model is psycopg's own ``generators.py``; the idea is known as *sans-I/O*.)
 """
 
@@ -37,7 +38,12 @@ def run(operation: Operation[T], execute: Callable[[Statement], Rows]) -> T:
     try:
         statement = next(operation)
         while True:
-            statement = operation.send(execute(statement))
+            try:
+                rows = execute(statement)
+            except Exception as error:  # noqa: BLE001 - it goes on to whoever asked
+                statement = operation.throw(error)
+            else:
+                statement = operation.send(rows)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -50,7 +56,12 @@ async def arun(operation: Operation[T], execute: Callable[[Statement], Awaitable
     try:
         statement = next(operation)
         while True:
-            statement = operation.send(await execute(statement))
+            try:
+                rows = await execute(statement)
+            except Exception as error:  # noqa: BLE001 - it goes on to whoever asked
+                statement = operation.throw(error)
+            else:
+                statement = operation.send(rows)
     except StopIteration as stop:
         result: T = stop.value
         return result

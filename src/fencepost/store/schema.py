@@ -87,11 +87,14 @@ def migrations(catalog: Catalog) -> list[Migration]:
 def migrate(catalog: Catalog) -> Operation[list[Migration]]:
     """Bring the schema up to date and return what was applied; safe to run by many processes at once.
 
-    Run it in one transaction: an advisory lock makes the others wait, and they then find nothing to do.
+    Run it in one transaction: an advisory lock makes the others wait, and they then find nothing to do. For
+    that they must see what was committed while they waited, so the transaction is made READ COMMITTED.
 
     Raises:
-        SchemaError: the database cannot hold the tables, or something else already has their name.
+        SchemaError: the database cannot hold the tables, something else already has their name, or the
+            transaction has a snapshot from before.
     """
+    yield from _see_what_others_commit(catalog)
     yield catalog.statement("migration_lock", {"name": catalog.names.placeholders()["outbox"]})
     found = yield from _find(catalog)
     _refuse_what_cannot_work(catalog, found)
@@ -149,6 +152,20 @@ def script(catalog: Catalog) -> str:
         )
     parts.append("COMMIT;")
     return "\n\n".join(parts) + "\n"
+
+
+def _see_what_others_commit(catalog: Catalog) -> Operation[None]:
+    rows = yield catalog.statement("migration_isolation")  # which takes no snapshot
+    level = rows[0][0]
+    if level in ("read committed", "read uncommitted"):
+        return
+    try:
+        yield catalog.statement("migration_read_committed")
+    except Exception as error:
+        raise SchemaError(
+            f"this {level} transaction began before the migration and cannot see what others apply meanwhile: "
+            "migrate at the beginning of a transaction, or in a READ COMMITTED one"
+        ) from error
 
 
 def _table(catalog: Catalog) -> dict[str, Any]:
