@@ -46,9 +46,10 @@ class Claimer:
         self._terms = store.ClaimTerms(settings.owner, settings.lease, settings.max_attempts)
         self._queues: list[str] = list(settings.queues or ())
         self._listed_at: float | None = None
+        self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
         # processes claim once each.
-        self._suspects_at = random.choice((0.0, time.monotonic() + settings.poll_interval.total_seconds()))  # noqa: S311
+        self._owes_normal = random.random() < 0.5  # noqa: S311 - a turn, not a secret
         self._largest = settings.batch
         self._survived = 0
         self._sent_at = 0.0
@@ -56,17 +57,18 @@ class Claimer:
     async def next(self, room: int) -> Batch:
         """Claim at most ``room`` messages; an empty batch means that nothing is due."""
         await self._list_queues()
-        if time.monotonic() >= self._suspects_at:
+        suspects_due = time.monotonic() >= self._suspects_at
+        if suspects_due and not self._owes_normal:
             batch = await self._claim_suspects_and_survive(room)
             if batch.holdings:
-                self._suspects_at = float("inf")  # until a normal batch had its turn
+                self._owes_normal = True
                 return batch
             self._suspects_at = time.monotonic() + self._settings.poll_interval.total_seconds()
+            suspects_due = False
+        self._owes_normal = False
         batch = await self._claim_normal(room)
-        if self._suspects_at == float("inf"):
-            self._suspects_at = 0.0
-            if not batch.holdings:
-                return await self.next(room)
+        if not batch.holdings and suspects_due:
+            return await self.next(room)
         return batch
 
     def shrink(self) -> None:

@@ -124,7 +124,7 @@ class Dispatcher:
 
     async def _give_back_what_is_held(self) -> None:
         """After a cancelled `dispatch_once`: cut off what is in flight and write that down."""
-        if self._held:
+        if self._held and self._close_by is None:  # else a drain has had its time for that
             await self._flight.cut_off(patience=EXIT_RESERVE / 3)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_RESERVE):
