@@ -39,8 +39,12 @@ class Result:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what would configure fencepost or libpq."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("FENCEPOST_", "PG"))}
+    """This process's environment without what would configure fencepost or libpq, or unbuffer its output.
+
+    Unbuffered, a line and its end are two writes, and what threads print runs into each other.
+    """
+    configuring = ("FENCEPOST_", "PG", "PYTHONUNBUFFERED")
+    return {name: value for name, value in os.environ.items() if not name.startswith(configuring)}
 
 
 @dataclass

@@ -60,6 +60,12 @@ def test_long_work_shows_its_progress_on_a_terminal(store: str, configured: Prog
     assert code == 0
     assert "deleting done messages" in shown
     assert "deleted 3 done messages" in shown
+    bury(store, 2)
+    code, shown = on_a_terminal(configured, "dead", "retry", "--all", "--yes")
+    assert code == 0
+    assert "retry dead messages" in shown
+    assert "2/2" in shown
+    assert "2 messages are pending again" in shown
 
 
 def test_asking_on_a_terminal(store: str, configured: Program) -> None:
@@ -67,7 +73,7 @@ def test_asking_on_a_terminal(store: str, configured: Program) -> None:
     code, shown = on_a_terminal(configured, "dead", "skip", "--all", typed=b"n\n")
     assert code == 1
     assert "nothing was changed" in shown
-    assert "Skip all dead messages? [y/N]:" in shown
+    assert "Skip 1 dead message? [y/N]:" in shown
     assert "skipped" not in shown
     code, shown = on_a_terminal(configured, "dead", "skip", "--all", typed=b"y\n")
     assert code == 0
