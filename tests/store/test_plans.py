@@ -114,7 +114,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Bound]] = {
         # The rows that leave for the far end get new entries in the index.
         Bound(rows=WINDOW + 2 * 10, buffers=1_500, sorted=10),
     ),
-    "queues": ({}, Bound(rows=2, buffers=20)),
+    "queues": ({"after": "", "limit": 1_000}, Bound(rows=3, buffers=20)),
     "mark_done": ({}, FINALIZE),
     "reschedule": ({"delays": [1.0] * 100, "errors": ["x"] * 100, "refund_attempt": False}, FINALIZE),
     "mark_dead": ({"errors": ["x"] * 100, "outcome": "permanent"}, FINALIZE),

@@ -9,7 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fencepost import ConfigError
+from fencepost import ConfigError, Outbox
+from fencepost.core.operation import Rows, Statement, run
+from fencepost.drivers import driver_for
+from fencepost.store import outbox as store
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, value
 
 DAY = timedelta(days=1)
@@ -100,6 +103,41 @@ def test_old_rows_scattered_over_kept_ones_are_all_found(db: Connection) -> None
         history(db, 3, days_ago=90)
     assert purge_all(db, older_than=7 * DAY, limit=7) == 60
     assert left(db) == kept
+
+
+def test_each_call_is_bounded_and_goes_on_where_the_last_one_ended(db: Connection) -> None:
+    """Thousands of old rows that must stay lie in front, and some of them between."""
+    kept = history(db, 4_500, days_ago=100, status="dead")
+    history(db, 100, days_ago=50)
+    kept += history(db, 700, days_ago=20, status="dead")
+    history(db, 25, days_ago=20)
+    outbox = Outbox()
+    steps = [outbox.purge(db, 7 * DAY, limit=100) for _ in range(8)]
+    # Five windows of 200 a call; the 100 end their call, as they are its limit.
+    assert steps == [0, 0, 0, 0, 100, 25, 0, 0]
+    assert left(db) == kept
+    more = history(db, 3, days_ago=20)
+    assert sum(outbox.purge(db, 7 * DAY, limit=100) for _ in range(7)) == len(more)
+
+
+def test_one_step_looks_at_a_bounded_number_of_rows(db: Connection) -> None:
+    history(db, 3_000, days_ago=100, status="dead")
+    history(db, 10, days_ago=50)
+    sent: list[Statement] = []
+
+    def execute(statement: Statement) -> Rows:
+        sent.append(statement)
+        return driver_for(db).execute(statement)
+
+    after: int | None = 0
+    deleted = []
+    while after is not None:
+        sent.clear()
+        step = run(store.purge(OUTBOX.catalog, older_than=DAY, limit=100, after=after), execute)
+        assert sum(each.params["window"] for each in sent) <= 1_000
+        deleted.append(step.deleted)
+        after = step.after
+    assert deleted in ([0, 0, 0, 10], [0, 0, 10])
 
 
 def test_rows_that_somebody_has_locked_are_passed_over_without_waiting(db: Connection, db2: Connection) -> None:

@@ -14,6 +14,9 @@ from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Output
 from fencepost.cli.settings.durations import parse_duration
 from fencepost.config import Settings
+from fencepost.core.operation import run
+from fencepost.drivers import driver_for
+from fencepost.store import outbox as store
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> timedelta:
@@ -43,16 +46,17 @@ def purge(invocation: Invocation, settings: Settings, older_than: timedelta, ste
 
     Dead messages stay: only an operator's decision (`fencepost dead`) ends them.
     """
-    outbox = outbox_of(settings)
+    catalog = outbox_of(settings).catalog
     total = 0
+    after: int | None = 0
     with invocation.connected(settings, "purge") as connection, _progress(invocation.out, as_json) as advance:
-        while True:
-            gone = outbox.purge(connection, older_than, limit=step)
+        execute = driver_for(connection).execute
+        while after is not None:
+            purged = run(store.purge(catalog, older_than=older_than, limit=step, after=after), execute)
             connection.commit()
-            total += gone
-            advance(gone)
-            if gone < step:
-                break
+            total += purged.deleted
+            advance(purged.deleted)
+            after = purged.after
     if as_json:
         invocation.out.json({"deleted": total})
     else:

@@ -29,6 +29,16 @@ ENQUEUE_CHUNK = 1_000
 """Messages per statement in ``enqueue_many``."""
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What an outbox remembers from one call to the next, so that each goes on where the last one ended."""
+
+    suspects_turn: bool = False
+    queues_to_claim: store.Rotation = field(default_factory=store.Rotation)
+    queues_to_reap: store.Rotation = field(default_factory=store.Rotation)
+    purged_to: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutboxOperations:
     """What both twins share: the settings, and how arguments become operations.
@@ -46,7 +56,7 @@ class _OutboxOperations:
     notify: bool = True
     allow_autocommit: bool = False
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    _turns: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    _memory: _Memory = field(default_factory=_Memory, repr=False, compare=False)
 
     @property
     def catalog(self) -> Catalog:
@@ -74,13 +84,13 @@ class _OutboxOperations:
         terms = store.ClaimTerms(owner, lease, max_attempts)
         # A message that may have crashed its last worker is handed out alone, in turns with normal batches,
         # so that neither waits for the other.
-        suspects_turn = self._turns["suspects"] = not self._turns.get("suspects", False)
-        return self._claim_in_turn(terms, queues, batch, suspects_turn)
+        self._memory.suspects_turn = not self._memory.suspects_turn
+        return self._claim_in_turn(terms, queues, batch, self._memory.suspects_turn)
 
     def _claim_in_turn(
         self, terms: store.ClaimTerms, queues: Sequence[str] | None, batch: int, suspects_turn: bool
     ) -> Operation[list[Claimed]]:
-        names = list(queues) if queues is not None else (yield from store.open_queues(self.catalog))
+        names = list(queues) if queues is not None else (yield from self._due_queues())
         # In a new order each time: no queue stands in front of another.
         random.shuffle(names)
         for suspects in (suspects_turn, not suspects_turn):
@@ -91,6 +101,9 @@ class _OutboxOperations:
             if found.claimed:
                 return found.claimed
         return []
+
+    def _due_queues(self) -> Operation[list[str]]:
+        return store.open_queues(self.catalog, rotation=self._memory.queues_to_claim)
 
     def _heartbeat(
         self, messages: Claimed | Iterable[Claimed], lease: timedelta
@@ -105,12 +118,19 @@ class _OutboxOperations:
     ) -> Operation[list[tuple[int, Outcome]]]:
         if max_attempts < 1 or limit < 1:
             raise ConfigError("reap needs max_attempts and a limit above 0")
-        return store.reap(self.catalog, queues=queues, max_attempts=max_attempts, limit=limit)
+        chosen = self._memory.queues_to_reap if queues is None else queues
+        return store.reap(self.catalog, queues=chosen, max_attempts=max_attempts, limit=limit)
 
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
         if older_than < timedelta(0) or limit < 1:
             raise ConfigError("purge needs older_than of at least 0 and a limit above 0")
-        return store.purge(self.catalog, older_than=older_than, limit=limit)
+        return self._purge_on(older_than, limit)
+
+    def _purge_on(self, older_than: timedelta, limit: int) -> Operation[int]:
+        after = self._memory.purged_to
+        step = yield from store.purge(self.catalog, older_than=older_than, limit=limit, after=after)
+        self._memory.purged_to = step.after or 0
+        return step.deleted
 
     def _reschedule(
         self, messages: Claimed | Iterable[Claimed], delay: timedelta, error: str, refund_attempt: bool
@@ -236,7 +256,11 @@ class Outbox(_OutboxOperations):
         return len(self._run(conn, self._reap(max_attempts, queues, limit)))
 
     def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
-        """Delete done messages older than ``older_than``, one bounded step; return how many."""
+        """Delete done messages older than ``older_than``, one bounded step; return how many.
+
+        Call it again and again, with pauses: each call goes on where the last one ended, and begins anew at the
+        end. Where messages that must stay lie in the way, a step deletes none although there are more.
+        """
         return self._run(conn, self._purge(older_than, limit))
 
     def stats(self, conn: Any) -> Stats:
@@ -382,7 +406,11 @@ class AsyncOutbox(_OutboxOperations):
         return len(await self._run(conn, self._reap(max_attempts, queues, limit)))
 
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
-        """Delete done messages older than ``older_than``, one bounded step; return how many."""
+        """Delete done messages older than ``older_than``, one bounded step; return how many.
+
+        Call it again and again, with pauses: each call goes on where the last one ended, and begins anew at the
+        end. Where messages that must stay lie in the way, a step deletes none although there are more.
+        """
         return await self._run(conn, self._purge(older_than, limit))
 
     async def stats(self, conn: Any) -> Stats:

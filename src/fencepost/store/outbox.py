@@ -7,6 +7,7 @@ these operations begins or ends a transaction: that is the caller's.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,15 @@ FRONT_WINDOW = 10_000
 this is the number of messages in flight, over all workers of a queue, up to which each one is found at once."""
 
 DONE_COUNT_CAP = 100_000
+QUEUES_PER_LOOK = 5_000
+"""Queues that one look for something due goes through."""
+
+QUEUES_PER_STEP = 100
+"""Queues that one claim or reap asks, so that a transaction stays short however many there are."""
+
+PURGE_WINDOWS = 5
+"""Windows of twice its limit that one step of a purge looks at."""
+
 UNLIMITED = 1_000_000_000
 """The most attempts and reclaims that the table's checks let a row have."""
 MAX_BATCH = 100_000
@@ -154,26 +164,57 @@ ClaimOperation = Operation[ClaimResult]
 MakeClaim = Callable[[], ClaimOperation]
 
 
-def open_queues(catalog: Catalog) -> Operation[list[str]]:
-    """Return the queues that hold open messages, by name."""
-    rows = yield catalog.statement("queues")
-    return [row[0] for row in rows]
+@dataclass(slots=True)
+class Rotation:
+    """Where the last look at the queues ended; the next one goes on from there, and begins anew at the end."""
+
+    after: str = ""
 
 
-def claim(
-    catalog: Catalog,
-    terms: ClaimTerms,
-    *,
-    queues: Sequence[str] | None,
-    batch: int,
-    order: Callable[[list[str]], Sequence[str]] = lambda names: names,
-) -> Operation[ClaimResult]:
+def open_queues(
+    catalog: Catalog, *, rotation: Rotation | None = None, limit: int = QUEUES_PER_LOOK
+) -> Operation[list[str]]:
+    """Return the queues that have something due, or leased, by name.
+
+    Args:
+        rotation: where to go on, and remembered for the next call; None always begins with the first.
+        limit: how many queues to look at, due or not. (Nothing due up to the last one: as many from the first.)
+    """
+    rotation = rotation or Rotation()
+    began_later = rotation.after != ""
+    names = yield from _look(catalog, rotation, limit)
+    if not names and began_later and rotation.after == "":
+        names = yield from _look(catalog, rotation, limit)
+    return names
+
+
+def _look(catalog: Catalog, rotation: Rotation, limit: int) -> Operation[list[str]]:
+    rows = yield catalog.statement("queues", {"after": rotation.after, "limit": limit})
+    rotation.after = next((queue for queue, _, is_cut_off in rows if is_cut_off), "")
+    return [queue for queue, is_due, _ in rows if is_due]
+
+
+Queues = Sequence[str] | Rotation | None
+"""Which queues a step may ask: these, or what `open_queues` finds."""
+
+
+def _a_few(catalog: Catalog, queues: Queues) -> Operation[Sequence[str]]:
+    """Choose what one step asks: the first, so that who rotates them reaches each one, and others by chance."""
+    if queues is None or isinstance(queues, Rotation):
+        queues = yield from open_queues(catalog, rotation=queues)
+    if len(queues) <= QUEUES_PER_STEP:
+        return queues
+    return [queues[0], *random.sample(queues[1:], QUEUES_PER_STEP - 1)]
+
+
+def claim(catalog: Catalog, terms: ClaimTerms, *, queues: Queues, batch: int) -> Operation[ClaimResult]:
     """Claim up to ``batch`` due messages that no crash has touched; reclaimed ones come by `claim_suspects`.
 
     Args:
-        queues: the queues to take from, in this order; None for every queue, ordered by ``order``.
+        queues: the queues to take from, in this order; or those that have something due, going on through
+            them by a rotation. Of more than `QUEUES_PER_STEP`, the first is asked and others by chance.
     """
-    names = order((yield from open_queues(catalog))) if queues is None else queues
+    names = yield from _a_few(catalog, queues)
     claimed: list[Claimed] = []
     exhausted = 0
     for queue in names:
@@ -190,7 +231,7 @@ def claim_suspects(
     catalog: Catalog,
     terms: ClaimTerms,
     *,
-    queues: Sequence[str] | None,
+    queues: Queues,
     batch: int = 1,
     max_reclaims: int = UNLIMITED,
     spare_attempts: int = 0,
@@ -198,10 +239,11 @@ def claim_suspects(
     """Claim messages whose worker may have crashed on them, one alone unless ``batch`` says otherwise.
 
     Args:
+        queues: as for `claim`.
         max_reclaims: leave out rows that were taken over more often than this before.
         spare_attempts: leave out expired rows with no more than this many attempts left besides this one.
     """
-    names = (yield from open_queues(catalog)) if queues is None else queues
+    names = yield from _a_few(catalog, queues)
     params = _claim_params(terms) | {
         "window": FRONT_WINDOW,
         "max_reclaims": max_reclaims,
@@ -235,10 +277,14 @@ def _take(
 
 
 def reap(
-    catalog: Catalog, *, queues: Sequence[str] | None, max_attempts: int, limit: int
+    catalog: Catalog, *, queues: Queues, max_attempts: int, limit: int
 ) -> Operation[list[tuple[int, Outcome]]]:
-    """Bury expired messages that nobody may take over; return (id, outcome) of at most ``limit`` rows."""
-    names = (yield from open_queues(catalog)) if queues is None else queues
+    """Bury expired messages that nobody may take over; return (id, outcome) of at most ``limit`` rows.
+
+    Args:
+        queues: as for `claim`.
+    """
+    names = yield from _a_few(catalog, queues)
     buried: list[tuple[int, Outcome]] = []
     for queue in names:
         room = min(limit, MAX_BATCH) - len(buried)
@@ -427,11 +473,22 @@ def _seconds(delay: timedelta) -> float:
 # --- upkeep and what is seen -----------------------------------------------------------------------------
 
 
-def purge(catalog: Catalog, *, older_than: timedelta, limit: int) -> Operation[int]:
-    """Delete at most ``limit`` done messages older than ``older_than``; return how many."""
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What one step of a purge deleted, and the id behind which to go on; None once all was looked at."""
+
+    deleted: int
+    after: int | None
+
+
+def purge(catalog: Catalog, *, older_than: timedelta, limit: int, after: int = 0) -> Operation[Purged]:
+    """Delete at most ``limit`` done messages older than ``older_than`` behind the id ``after``.
+
+    A step looks at a bounded number of rows: where old ones that must stay lie in front, it may delete nothing.
+    """
     limit = min(limit, MAX_BATCH)
-    gone, after = 0, 0
-    while gone < limit:
+    gone = 0
+    for _ in range(PURGE_WINDOWS):
         rows = yield catalog.statement(
             "purge",
             {
@@ -443,10 +500,12 @@ def purge(catalog: Catalog, *, older_than: timedelta, limit: int) -> Operation[i
         )
         deleted, last_seen, any_old = rows[0]
         gone += deleted
+        if gone >= limit:
+            break  # more of this window may have to go
         if last_seen is None or not any_old:
-            break
+            return Purged(gone, None)
         after = last_seen
-    return gone
+    return Purged(gone, after)
 
 
 def stats(catalog: Catalog) -> Operation[Stats]:
