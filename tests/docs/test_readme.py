@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.core.states import TRANSITIONS
+from fencepost.store.schema import EXPECTED_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,3 +54,13 @@ def test_every_file_that_a_document_points_to_exists(document: Path) -> None:
     roots = (ROOT, ROOT / "src" / "fencepost")
     missing += [name for name in named if not any((root / name).exists() for root in roots)]
     assert missing == []
+
+
+def test_the_table_contract_names_every_column() -> None:
+    text = (ROOT / "docs" / "table.md").read_text(encoding="utf-8")
+    named = {
+        name
+        for row in re.findall(r"^\| (`[^|]+) \|", text, flags=re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == set(EXPECTED_COLUMNS)
