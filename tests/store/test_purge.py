@@ -12,7 +12,7 @@ import pytest
 from fencepost import ConfigError, Outbox
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
-from fencepost.store import outbox as store
+from fencepost.store import upkeep
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, value
 
 DAY = timedelta(days=1)
@@ -133,7 +133,7 @@ def test_one_step_looks_at_a_bounded_number_of_rows(db: Connection) -> None:
     deleted = []
     while after is not None:
         sent.clear()
-        step = run(store.purge(OUTBOX.catalog, older_than=DAY, limit=100, after=after), execute)
+        step = run(upkeep.purge(OUTBOX.catalog, older_than=DAY, limit=100, after=after), execute)
         assert sum(each.params["window"] for each in sent) <= 1_000
         deleted.append(step.deleted)
         after = step.after

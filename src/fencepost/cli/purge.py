@@ -16,7 +16,7 @@ from fencepost.cli.settings.durations import parse_duration
 from fencepost.config import Settings
 from fencepost.core.operation import run
 from fencepost.drivers import driver_for
-from fencepost.store import outbox as store
+from fencepost.store import upkeep
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> timedelta:
@@ -52,7 +52,7 @@ def purge(invocation: Invocation, settings: Settings, older_than: timedelta, ste
     with invocation.connected(settings, "purge") as connection, _progress(invocation.out, as_json) as advance:
         execute = driver_for(connection).execute
         while after is not None:
-            purged = run(store.purge(catalog, older_than=older_than, limit=step, after=after), execute)
+            purged = run(upkeep.purge(catalog, older_than=older_than, limit=step, after=after), execute)
             connection.commit()
             total += purged.deleted
             advance(purged.deleted)

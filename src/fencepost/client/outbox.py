@@ -19,8 +19,8 @@ from fencepost.core.records import Claimed, DeadMessage, Enqueued, Stats
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
+from fencepost.store import operators, schema, upkeep
 from fencepost.store import outbox as store
-from fencepost.store import schema
 from fencepost.store.catalog import Catalog, Names
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class _OutboxOperations:
 
     def _purge_on(self, older_than: timedelta, limit: int) -> Operation[int]:
         after = self._memory.purged_to
-        step = yield from store.purge(self.catalog, older_than=older_than, limit=limit, after=after)
+        step = yield from upkeep.purge(self.catalog, older_than=older_than, limit=limit, after=after)
         self._memory.purged_to = step.after or 0
         return step.deleted
 
@@ -151,7 +151,7 @@ class _OutboxOperations:
     def _list_dead(
         self, queue: str | None, outcome: str | None, after: int, limit: int
     ) -> Operation[list[DeadMessage]]:
-        return store.list_dead(self.catalog, queue=queue, outcome=outcome, after=after, limit=limit)
+        return operators.list_dead(self.catalog, queue=queue, outcome=outcome, after=after, limit=limit)
 
 
 def _many(messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
@@ -265,7 +265,7 @@ class Outbox(_OutboxOperations):
 
     def stats(self, conn: Any) -> Stats:
         """Count what is there, by queue and status."""
-        return self._run(conn, store.stats(self.catalog))
+        return self._run(conn, upkeep.stats(self.catalog))
 
     def list_dead(
         self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
@@ -275,16 +275,16 @@ class Outbox(_OutboxOperations):
 
     def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
         """Return one message in any state, by row id or message id."""
-        return self._run(conn, store.show(self.catalog, identity))
+        return self._run(conn, operators.show(self.catalog, identity))
 
     def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-        operation = store.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        operation = operators.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
         return self._run(conn, operation)
 
     def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Close dead messages as skipped, audited; return the ids that were dead."""
-        return self._run(conn, store.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+        return self._run(conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason))
 
     def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
@@ -415,7 +415,7 @@ class AsyncOutbox(_OutboxOperations):
 
     async def stats(self, conn: Any) -> Stats:
         """Count what is there, by queue and status."""
-        return await self._run(conn, store.stats(self.catalog))
+        return await self._run(conn, upkeep.stats(self.catalog))
 
     async def list_dead(
         self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
@@ -425,16 +425,16 @@ class AsyncOutbox(_OutboxOperations):
 
     async def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
         """Return one message in any state, by row id or message id."""
-        return await self._run(conn, store.show(self.catalog, identity))
+        return await self._run(conn, operators.show(self.catalog, identity))
 
     async def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-        operation = store.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        operation = operators.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
         return await self._run(conn, operation)
 
     async def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Close dead messages as skipped, audited; return the ids that were dead."""
-        return await self._run(conn, store.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+        return await self._run(conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason))
 
     async def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.

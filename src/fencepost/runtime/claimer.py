@@ -45,6 +45,7 @@ class Claimer:
         self._link, self._catalog, self._settings, self._counters = link, catalog, settings, counters
         self._terms = store.ClaimTerms(settings.owner, settings.lease, settings.max_attempts)
         self._queues: list[str] = list(settings.queues or ())
+        self._rotation = store.Rotation()
         self._listed_at: float | None = None
         self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
@@ -103,7 +104,7 @@ class Claimer:
     async def _claim_one_by_one(self, names: Sequence[str], room: int) -> list[Holding]:
         """One odd row must not keep the other queues from being served."""
         found: list[Holding] = []
-        for name in names:
+        for name in names[: store.QUEUES_PER_STEP]:
             if len(found) < room:
                 try:
                     found += await self._claim_from([name], room - len(found))
@@ -125,7 +126,7 @@ class Claimer:
                     self._catalog,
                     self._terms,
                     queues=self._queues,
-                    batch=min(room, self._settings.batch),
+                    batch=min(room, self._largest),
                     max_reclaims=0,
                     spare_attempts=1,
                 )
@@ -164,7 +165,7 @@ class Claimer:
             return
         now = time.monotonic()
         if self._listed_at is None or now - self._listed_at > self._settings.poll_interval.total_seconds():
-            found = await self._link.run(lambda: store.open_queues(self._catalog))
+            found = await self._link.run(lambda: store.open_queues(self._catalog, rotation=self._rotation))
             if sorted(self._queues) != found:
                 self._queues = found
             self._listed_at = now

@@ -237,6 +237,6 @@ async def _open(url: str, autocommit: bool, options: dict[str, Any]) -> psycopg.
 
 async def is_shared(connection: psycopg.AsyncConnection[Any]) -> bool:
     """Tell whether a pooler may hand this session to others between our transactions."""
-    cursor = await connection.execute("SELECT current_setting(%s, true)", [_OWN_SESSION])
+    cursor = await connection.execute("SELECT pg_catalog.current_setting(%s::text, true)", [_OWN_SESSION])
     row = await cursor.fetchone()
     return row is None or row[0] != "on"

@@ -20,10 +20,11 @@ STEP = 100
 
 async def reap_forever(link: Link, catalog: Catalog, settings: DispatcherSettings, counters: Counters) -> None:
     """Reap one step every poll interval, or at once again while steps come back full."""
+    queues = settings.queues or store.Rotation()
     while True:
         buried = 0
         try:
-            buried = await _reap_once(link, catalog, settings, counters)
+            buried = await _reap_once(link, catalog, queues, settings.max_attempts, counters)
         except Exception as error:
             log.exception("reaping failed in a way that is not understood: %s", describe(error))
         if buried < STEP:
@@ -32,10 +33,10 @@ async def reap_forever(link: Link, catalog: Catalog, settings: DispatcherSetting
             await asyncio.sleep(pause)
 
 
-async def _reap_once(link: Link, catalog: Catalog, settings: DispatcherSettings, counters: Counters) -> int:
-    buried = await link.run(
-        lambda: store.reap(catalog, queues=settings.queues, max_attempts=settings.max_attempts, limit=STEP)
-    )
+async def _reap_once(
+    link: Link, catalog: Catalog, queues: store.Queues, max_attempts: int, counters: Counters
+) -> int:
+    buried = await link.run(lambda: store.reap(catalog, queues=queues, max_attempts=max_attempts, limit=STEP))
     counters.reaped += len(buried)
     for row_id, outcome in buried:
         log.warning("message %d is dead (%s): the lease of its last worker expired", row_id, outcome)

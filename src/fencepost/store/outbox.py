@@ -1,4 +1,4 @@
-"""The outbox as operations: enqueue, claim, heartbeat, finalize, reap, purge, and what operators do.
+"""The outbox as operations: enqueue, claim, heartbeat, finalize and reap.
 
 Every write to a claimed row carries the fence ``status = 'processing' AND lease_version = token``. None of
 these operations begins or ends a transaction: that is the caller's.
@@ -6,47 +6,40 @@ these operations begins or ends a transaction: that is the caller's.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from fencepost.core.draft import BYTES_CONTENT_TYPE, JSON_CONTENT_TYPE, MAX_DELAY, Draft
+from fencepost.core.draft import Draft
 from fencepost.core.error_text import storable
 from fencepost.core.lease import lost
 from fencepost.core.operation import Operation, Row
-from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, QueueStats, Stats, instant
+from fencepost.core.records import Claimed, Enqueued
 from fencepost.core.states import Outcome, Recovery, State
 from fencepost.errors import DedupeConflict, SchemaError
 from fencepost.store.catalog import Catalog
+from fencepost.store.limits import MAX_BATCH, seconds
+from fencepost.store.rows import MESSAGE_COLUMNS, message_of
 
 FRONT_WINDOW = 10_000
 """Rows that the search for expired leases looks at: leased rows stand at the front of the ready index, so
 this is the number of messages in flight, over all workers of a queue, up to which each one is found at once."""
 
-DONE_COUNT_CAP = 100_000
 QUEUES_PER_LOOK = 5_000
 """Queues that one look for something due goes through."""
 
 QUEUES_PER_STEP = 100
 """Queues that one claim or reap asks, so that a transaction stays short however many there are."""
 
-PURGE_WINDOWS = 5
-"""Windows of twice its limit that one step of a purge looks at."""
-
 UNLIMITED = 1_000_000_000
 """The most attempts and reclaims that the table's checks let a row have."""
-MAX_BATCH = 100_000
-"""Rows that one step of anything takes at most, whatever its caller asks for."""
 
 MAX_EXHAUSTED = 1_000
 """Rows over the limit of attempts past which a claim stops looking for others behind them."""
 _DEDUPE_TRIES = 5
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 # --- producers -----------------------------------------------------------------------------------------
 
@@ -306,21 +299,21 @@ def reap(
 def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
     return {
         "owner": storable(terms.owner),
-        "lease": _seconds(terms.lease),
+        "lease": seconds(terms.lease),
         "max_attempts": min(terms.max_attempts, UNLIMITED),
     }
 
 
 def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
-    claimed = [_claimed_row(row, terms) for row in rows if State(row[12]) is State.PROCESSING]
+    claimed = [_claimed_row(row, terms) for row in rows if State(row[MESSAGE_COLUMNS]) is State.PROCESSING]
     claimed.sort(key=lambda each: each.message.id)
     return claimed
 
 
 def _claimed_row(row: Row, terms: ClaimTerms) -> Claimed:
-    _, token, attempt, recovery, reclaim_count, age = row[12:]
+    _, token, attempt, recovery, reclaim_count, age = row[MESSAGE_COLUMNS:]
     return Claimed(
-        message=_message(row),
+        message=message_of(row),
         token=token,
         attempt=attempt,
         max_attempts=terms.max_attempts,
@@ -332,24 +325,6 @@ def _claimed_row(row: Row, terms: ClaimTerms) -> Claimed:
     )
 
 
-def _message(row: Row) -> Message:
-    payload, payload_bytes, content_type, headers = row[7:11]
-    is_json = payload is not None
-    return Message(
-        id=row[0],
-        message_id=UUID(row[1]),
-        queue=row[2],
-        event_type=row[3],
-        aggregate_type=row[4],
-        aggregate_id=row[5],
-        ordering_key=row[6],
-        payload=payload.encode("utf-8") if is_json else bytes(payload_bytes),
-        content_type=content_type or (JSON_CONTENT_TYPE if is_json else BYTES_CONTENT_TYPE),
-        headers=_NO_HEADERS if headers == "{}" else MappingProxyType(json.loads(headers)),
-        created_at=instant(row[11]),
-    )
-
-
 # --- the holder's writes, each behind the fence ----------------------------------------------------------
 
 
@@ -358,7 +333,7 @@ def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) 
     kept: set[int] = set()
     for token, ids in _by_token(claimed):
         params = {"ids": ids, "token": token}
-        rows = yield catalog.statement("heartbeat", params | {"lease": _seconds(lease)})
+        rows = yield catalog.statement("heartbeat", params | {"lease": seconds(lease)})
         renewed = {row[0] for row in rows}
         if len(renewed) < len(ids):
             # Skipped, as it is locked, or gone? A row that is being finalized right now still stands here.
@@ -395,7 +370,7 @@ def reschedule(catalog: Catalog, entries: Collection[Rescheduled]) -> Operation[
         for token, ids in _by_token(entry.claimed for entry in chosen.values()):
             extra = {
                 "refund_attempt": refund,
-                "delays": [_seconds(chosen[row_id].delay) for row_id in ids],
+                "delays": [seconds(chosen[row_id].delay) for row_id in ids],
                 "errors": [storable(chosen[row_id].error) for row_id in ids],
             }
             kept |= yield from _finalize(catalog, "reschedule", ids, token, extra, State.PENDING, None)
@@ -464,123 +439,3 @@ def _by_token(claimed: Iterable[Claimed]) -> list[tuple[int, list[int]]]:
     for each in claimed:
         groups.setdefault(each.token, []).append(each.id)
     return [(token, sorted(set(ids))) for token, ids in sorted(groups.items())]
-
-
-def _seconds(delay: timedelta) -> float:
-    return min(max(delay, timedelta(0)), MAX_DELAY).total_seconds()
-
-
-# --- upkeep and what is seen -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Purged:
-    """What one step of a purge deleted, and the id behind which to go on; None once all was looked at."""
-
-    deleted: int
-    after: int | None
-
-
-def purge(catalog: Catalog, *, older_than: timedelta, limit: int, after: int = 0) -> Operation[Purged]:
-    """Delete at most ``limit`` done messages older than ``older_than`` behind the id ``after``.
-
-    A step looks at a bounded number of rows: where old ones that must stay lie in front, it may delete nothing.
-    """
-    limit = min(limit, MAX_BATCH)
-    gone = 0
-    for _ in range(PURGE_WINDOWS):
-        rows = yield catalog.statement(
-            "purge",
-            {
-                "older_than": _seconds(older_than),
-                "after": after,
-                "window": max(limit, 100) * 2,
-                "limit": limit - gone,
-            },
-        )
-        deleted, last_seen, any_old = rows[0]
-        gone += deleted
-        if gone >= limit:
-            break  # more of this window may have to go
-        if last_seen is None or not any_old:
-            return Purged(gone, None)
-        after = last_seen
-    return Purged(gone, after)
-
-
-def stats(catalog: Catalog) -> Operation[Stats]:
-    """Count what is there; the cost grows with the open messages, never with the history."""
-    queues = yield catalog.statement("stats_queues")
-    dead = yield catalog.statement("stats_dead")
-    done = yield catalog.statement("stats_done", {"cap": DONE_COUNT_CAP})
-    workers = yield catalog.statement("stats_workers")
-    return Stats(
-        queues=tuple(_queue_stats(row) for row in queues),
-        dead_by_outcome=dict(dead),
-        done=min(done[0][0], DONE_COUNT_CAP),
-        done_is_capped=done[0][0] > DONE_COUNT_CAP,
-        workers=dict(workers),
-    )
-
-
-def _queue_stats(row: Row) -> QueueStats:
-    queue, pending, processing, blocked, dead, expired, age = row
-    oldest_age = None if age is None else timedelta(microseconds=age)
-    return QueueStats(queue, pending, processing, blocked, dead, expired, oldest_age)
-
-
-# --- what operators do -----------------------------------------------------------------------------------
-
-
-def list_dead(
-    catalog: Catalog, *, queue: str | None, outcome: str | None, after: int, limit: int
-) -> Operation[list[DeadMessage]]:
-    """Return dead messages in id order, starting behind the id ``after``."""
-    rows = yield catalog.statement(
-        "dead_list", {"queue": queue, "outcome": outcome, "after": after, "limit": min(limit, MAX_BATCH)}
-    )
-    return [_inspected(row) for row in rows]
-
-
-def show(catalog: Catalog, identity: int | UUID) -> Operation[DeadMessage | None]:
-    """Return one message in any state, by row id or by message id (which has no index)."""
-    if isinstance(identity, UUID):
-        rows = yield catalog.statement("show_by_message_id", {"message_id": str(identity)})
-    else:
-        rows = yield catalog.statement("show", {"id": identity})
-    return _inspected(rows[0]) if rows else None
-
-
-def retry_dead(
-    catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None, notify: bool
-) -> Operation[list[int]]:
-    """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-    rows = yield catalog.statement("dead_retry", _audited(ids, actor, reason))
-    if rows and notify:
-        yield catalog.statement("notify", {"channel": catalog.names.channel})
-    return sorted(row[0] for row in rows)
-
-
-def skip_dead(catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None) -> Operation[list[int]]:
-    """Close dead messages as skipped, audited; return the ids that were dead."""
-    rows = yield catalog.statement("dead_skip", _audited(ids, actor, reason))
-    return sorted(row[0] for row in rows)
-
-
-def _audited(ids: Sequence[int], actor: str, reason: str | None) -> dict[str, Any]:
-    return {"ids": list(ids), "actor": storable(actor), "reason": None if reason is None else storable(reason)}
-
-
-def _inspected(row: Row) -> DeadMessage:
-    status, outcome, attempts, reclaim_count, token, owner, last_error, dead_at = row[12:]
-    return DeadMessage(
-        message=_message(row),
-        status=State(status),
-        outcome=None if outcome is None else Outcome(outcome),
-        attempts=attempts,
-        reclaim_count=reclaim_count,
-        token=token,
-        lease_owner=owner,
-        last_error=last_error,
-        dead_at=None if dead_at is None else instant(dead_at),
-    )
