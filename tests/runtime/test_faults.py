@@ -44,19 +44,13 @@ class Saboteur:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         execute = AsyncPsycopgDriver.execute
-        commit = psycopg.AsyncConnection.commit
         saboteur = self
 
-        async def sabotaged_execute(driver: AsyncPsycopgDriver, statement: Statement) -> Rows:
-            conn = driver._connection
-            rows: Rows = await saboteur.around(conn, statement.name, execute(driver, statement))
+        async def sabotaged(driver: AsyncPsycopgDriver, statement: Statement) -> Rows:
+            rows: Rows = await saboteur.around(driver._connection, statement.name, execute(driver, statement))
             return rows
 
-        async def sabotaged_commit(conn: psycopg.AsyncConnection[Any]) -> None:
-            await saboteur.around(conn, "COMMIT", commit(conn))
-
-        monkeypatch.setattr(AsyncPsycopgDriver, "execute", sabotaged_execute)
-        monkeypatch.setattr(psycopg.AsyncConnection, "commit", sabotaged_commit)
+        monkeypatch.setattr(AsyncPsycopgDriver, "execute", sabotaged)
 
     async def around(self, conn: psycopg.AsyncConnection[Any], name: str, work: Any) -> Any:
         self.sent += name == self.name
@@ -78,10 +72,11 @@ class Saboteur:
 
 
 MOMENTS = [
-    *[("COMMIT", nth) for nth in range(1, 9)],
+    *[(name, nth) for name in ("BEGIN", "COMMIT") for nth in range(1, 4)],
     *[("session", nth) for nth in range(1, 3)],
     *[(name, 1) for name in ("queues", "claim_suspects", "claim", "reap", "mark_done")],
     ("claim", 2),
+    ("claim", 3),
 ]
 
 
@@ -91,7 +86,8 @@ async def test_a_backend_terminated_at_each_statement_costs_at_most_a_repeat(
     box: Box, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, when: str
 ) -> None:
     """I1, I7: whatever statement is cut, every message is delivered, and charged once per claim."""
-    row_ids = box.enqueue(3)
+    # Of two queues, so that a claim has several statements in one transaction.
+    row_ids = [*box.enqueue(2), *box.enqueue(1, queue="other")]
     publisher = Recorder()
     saboteur = Saboteur(box.url, name, nth, when)
     saboteur.install(monkeypatch)
@@ -276,12 +272,12 @@ async def test_a_stop_with_the_database_gone_ends_within_the_grace_and_a_second(
     assert time.monotonic() - started < 0.5 + 1.0
 
 
-async def test_a_lost_answer_to_a_commit_is_no_lost_lease(box: Box, proxy: Proxy) -> None:
-    """The connection dies after COMMIT was sent: the finalize is repeated and recognises its own work."""
+async def test_a_lost_answer_to_a_finalize_is_no_lost_lease(box: Box, proxy: Proxy) -> None:
+    """The connection dies after the finalize was sent: it is repeated and recognises its own work."""
     (row_id,) = box.enqueue()
 
     async def publish(message: Message, delivery: Delivery) -> None:
-        proxy.cut_after = b"COMMIT"
+        proxy.cut_after = b"SET status = 'done'"
 
     dispatcher = box.dispatcher(publish, notify=False)
     dispatcher._store = proxy.url(box.url)

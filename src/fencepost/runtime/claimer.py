@@ -98,7 +98,8 @@ class Claimer:
 
     async def _claim_from(self, names: Sequence[str], room: int) -> list[Holding]:
         return await self._run(
-            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._largest))
+            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._largest)),
+            names,
         )
 
     async def _claim_one_by_one(self, names: Sequence[str], room: int) -> list[Holding]:
@@ -129,15 +130,18 @@ class Claimer:
                     batch=min(room, self._largest),
                     max_reclaims=0,
                     spare_attempts=1,
-                )
+                ),
+                self._queues,
             )
             if found:
                 return Batch(found)
             self._survived = 0
-        found = await self._run(lambda: store.claim_suspects(self._catalog, self._terms, queues=self._queues))
+        found = await self._run(
+            lambda: store.claim_suspects(self._catalog, self._terms, queues=self._queues), self._queues
+        )
         return Batch(found, alone=True)
 
-    async def _run(self, make: store.MakeClaim) -> list[Holding]:
+    async def _run(self, make: store.MakeClaim, queues: Sequence[str]) -> list[Holding]:
         tries = 0
 
         def timed() -> store.ClaimOperation:
@@ -149,7 +153,8 @@ class Claimer:
             self._sent_at = time.monotonic()
             return make()
 
-        result = await self._link.run(timed)
+        # Of several queues, all or none: what one gave must not stay leased because another one failed.
+        result = await self._link.run(timed, atomic=len(queues) > 1)
         self._largest = min(self._settings.batch, self._largest * 2)
         self._counters.exhausted_at_claim += result.exhausted
         self._counters.claimed += len(result.claimed)

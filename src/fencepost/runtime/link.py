@@ -1,8 +1,9 @@
 """A worker's own database connection, which survives restarts, failovers and cut cables.
 
-Each operation runs in a transaction of its own: READ COMMITTED whatever the server's default, under time
-limits of our own. A connection that is ours alone gets the limits once. One that a pooler shares with others
-gets them in each transaction, and no prepared statements: session state would leak, or be somebody else's.
+Everything runs in READ COMMITTED, whatever the server's default, under time limits of our own. A connection that
+is ours alone gets them once, and each statement is a transaction of its own unless an operation must be atomic.
+On a connection that a pooler shares with others, each operation is a transaction that begins with the limits,
+and there are no prepared statements: session state would leak, or be somebody else's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from fencepost.store.catalog import Catalog
 
 T = TypeVar("T")
 log = logging.getLogger("fencepost.link")
+
+_BEGIN = Statement("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED")
+_COMMIT = Statement("COMMIT", "COMMIT")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 
@@ -86,12 +90,18 @@ class Link:
         self._was_connected = False
 
     async def run(
-        self, make: Callable[[], Operation[T]], *, tries: int | None = None, refusal_is_final: bool = False
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        atomic: bool = False,
+        tries: int | None = None,
+        refusal_is_final: bool = False,
     ) -> T:
-        """Run an operation in a transaction, and again after faults that are not its own.
+        """Run an operation, and again after faults that are not its own.
 
         Args:
             make: makes the operation anew for each try.
+            atomic: all of its statements or none; for operations that cannot be repeated after half of them.
             tries: how often to try at most; None for until it works or the task is cancelled.
             refusal_is_final: do not wait for a missing table or privilege to come back.
 
@@ -103,7 +113,7 @@ class Link:
         while True:
             tried += 1
             try:
-                return await self._once(make)
+                return await self._once(make, atomic)
             except Exception as error:
                 fault = fault_of(error)
                 if tried == tries or fault is Fault.OTHER or (refusal_is_final and fault is Fault.REFUSED):
@@ -120,14 +130,14 @@ class Link:
         if connection is not None:
             await connection.close()
 
-    async def _once(self, make: Callable[[], Operation[T]]) -> T:
+    async def _once(self, make: Callable[[], Operation[T]], atomic: bool) -> T:
         async with self._turn:
             try:
                 if self._connection is None or self._connection.closed:
                     self.is_out_of_reach = True
                     await self._answered(self._connect(), self._limits.connect)
                 self.is_out_of_reach = False
-                return await self._answered(self._transaction(make()), self._limits.answer)
+                return await self._answered(self._sent(make(), atomic), self._limits.answer)
             except BaseException as error:
                 # A cancelled query or a fault leaves the connection in a state that is not worth knowing.
                 if not isinstance(error, Exception) or fault_of(error) is not Fault.TRANSIENT:
@@ -152,20 +162,23 @@ class Link:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _transaction(self, operation: Operation[T]) -> T:
+    async def _sent(self, operation: Operation[T], atomic: bool) -> T:
         connection = self._connection
         assert connection is not None  # noqa: S101 - for the type checker: `_once` has just connected
         driver = AsyncPsycopgDriver(connection)
+        if not atomic and not self._is_shared:
+            return await arun(operation, driver.execute)
         try:
+            await driver.execute(_BEGIN)
             if self._is_shared:
                 await driver.execute(self._settings[True])
             result = await arun(operation, driver.execute)
+            await driver.execute(_COMMIT)
         except Exception:
             operation.close()
             if not connection.closed:
                 await connection.rollback()
             raise
-        await connection.commit()
         return result
 
     async def _connect(self) -> None:
@@ -186,17 +199,14 @@ class Link:
             connection.prepare_threshold = None
         else:
             await AsyncPsycopgDriver(connection).execute(self._settings[False])
-        await connection.commit()
 
 
 # A setting that only a session of our own can have: poolers refuse start-up options, or drop them.
 _OWN_SESSION = "fencepost.own_session"
 
 
-async def connect(
-    url: str, role: str, limits: Limits, *, autocommit: bool = False
-) -> psycopg.AsyncConnection[Any]:
-    """Open a connection whose dead peers are noticed within a lease."""
+async def connect(url: str, role: str, limits: Limits) -> psycopg.AsyncConnection[Any]:
+    """Open a connection in autocommit mode whose dead peers are noticed within a lease."""
     given = conninfo_to_dict(url)
     defaults: dict[str, Any] = {
         "application_name": f"fencepost {role}",
@@ -210,24 +220,16 @@ async def connect(
     options = {key: value for key, value in defaults.items() if key not in given}
     marked = f"{given.get('options', '')} -c {_OWN_SESSION}=on".strip()
     try:
-        connection = await _open(url, autocommit, options | {"options": marked})
+        return await _open(url, options | {"options": marked})
     except psycopg.OperationalError as error:
         if "startup parameter" not in str(error):
             raise
-        connection = await _open(url, autocommit, options)
-    try:
-        if not autocommit:
-            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-            await connection.set_read_only(False)
-    except BaseException:
-        await connection.close()
-        raise
-    return connection
+        return await _open(url, options)
 
 
-async def _open(url: str, autocommit: bool, options: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
+async def _open(url: str, options: dict[str, Any]) -> psycopg.AsyncConnection[Any]:
     try:
-        return await psycopg.AsyncConnection.connect(url, autocommit=autocommit, **options)
+        return await psycopg.AsyncConnection.connect(url, autocommit=True, **options)
     except BaseException as error:
         # An attempt that is cut short lives on in the frames of its traceback until the garbage collector
         # comes by, and its server process waits for us all that time (authentication_timeout: a minute).

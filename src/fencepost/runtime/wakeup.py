@@ -55,7 +55,7 @@ class Wakeup:
         while True:
             try:
                 async with asyncio.timeout(limits.connect):
-                    connection = await connect(url, "listen", limits, autocommit=True)
+                    connection = await connect(url, "listen", limits)
                 self._connection = connection
                 async with connection:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))

@@ -7,6 +7,7 @@
 SELECT set_config('search_path'::text, 'pg_catalog, pg_temp'::text, %(local)s::boolean),
        set_config('statement_timeout'::text, %(statement_ms)s::text, %(local)s::boolean),
        set_config('lock_timeout'::text, %(lock_ms)s::text, %(local)s::boolean),
+       set_config('default_transaction_isolation'::text, 'read committed'::text, %(local)s::boolean),
        set_config('idle_in_transaction_session_timeout'::text, %(idle_ms)s::text, %(local)s::boolean),
        set_config('enable_seqscan'::text, 'off'::text, %(local)s::boolean),
        set_config('enable_bitmapscan'::text, 'off'::text, %(local)s::boolean),
