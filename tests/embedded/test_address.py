@@ -53,24 +53,24 @@ def test_any_other_address_comes_back_unchanged(given: str) -> None:
 class TestTheDirectoryOfAnAddress:
     def test_is_taken_as_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("HOME", "/home/somebody")
+        monkeypatch.setenv("HOME", "/users/somebody")
         assert address._directory("embedded:/a b/%41/c?d#e") == Path("/a b/%41/c?d#e")
         assert address._directory("embedded:data/pg") == tmp_path / "data" / "pg"
-        assert address._directory("embedded:~/pg") == Path("/home/somebody/pg")
+        assert address._directory("embedded:~/pg") == Path("/users/somebody/pg")
         assert address._directory("embedded:///a/b") == Path("/a/b")
 
     def test_has_a_default_for_root_and_one_for_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("FENCEPOST_EMBEDDED_DIR", raising=False)
         monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-        monkeypatch.setenv("HOME", "/home/somebody")
+        monkeypatch.setenv("HOME", "/users/somebody")
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         assert address._directory("embedded:") == Path("/var/lib/fencepost/embedded")
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        assert address._directory("embedded:") == Path("/home/somebody/.local/share/fencepost/embedded")
+        assert address._directory("embedded:") == Path("/users/somebody/.local/share/fencepost/embedded")
         monkeypatch.setenv("XDG_DATA_HOME", "/data")
         assert address._directory("embedded:") == Path("/data/fencepost/embedded")
         monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
-        assert address._directory("embedded:") == Path("/home/somebody/.local/share/fencepost/embedded")
+        assert address._directory("embedded:") == Path("/users/somebody/.local/share/fencepost/embedded")
 
     def test_the_variable_replaces_the_default_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FENCEPOST_EMBEDDED_DIR", "/elsewhere")
