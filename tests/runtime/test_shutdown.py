@@ -40,9 +40,15 @@ async def test_a_cancelled_run_drains_before_it_passes_the_cancellation_on(box: 
 
 async def test_a_second_cancellation_hurries(box: Box) -> None:
     box.enqueue(1)
-    dispatcher = box.dispatcher(hangs, grace=timedelta(seconds=60), publish_timeout=timedelta(seconds=1.9))
+    started_publish = asyncio.Event()
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        started_publish.set()
+        await asyncio.Event().wait()
+
+    dispatcher = box.dispatcher(publish, grace=timedelta(seconds=60), publish_timeout=timedelta(seconds=1.9))
     task = asyncio.create_task(dispatcher.run(handle_signals=False))
-    await until(lambda: box.statuses() == {"processing": 1})
+    await started_publish.wait()
     started = time.monotonic()
     task.cancel()
     await asyncio.sleep(0.01)  # the first one is being handled
@@ -66,9 +72,10 @@ async def test_the_signal_handlers_of_the_host_program_come_back(box: Box) -> No
 
 async def test_a_swallowed_cancellation_does_not_hold_up_the_exit(box: Box) -> None:
     (row_id,) = box.enqueue(1)
-    release = asyncio.Event()
+    release, started_publish = asyncio.Event(), asyncio.Event()
 
     async def stubborn(message: Message, delivery: Delivery) -> None:
+        started_publish.set()
         while not release.is_set():
             try:
                 await release.wait()
@@ -78,7 +85,7 @@ async def test_a_swallowed_cancellation_does_not_hold_up_the_exit(box: Box) -> N
     dispatcher = box.dispatcher(stubborn, grace=timedelta(0), publish_timeout=timedelta(seconds=1.9))
     async with dispatcher:
         task = asyncio.create_task(dispatcher.run(handle_signals=False))
-        await until(lambda: box.statuses() == {"processing": 1})
+        await started_publish.wait()
         started = time.monotonic()
         dispatcher.stop()
         assert await task is False
