@@ -257,3 +257,52 @@ def _transactions(box: Box) -> int:
     ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+async def test_a_message_known_to_be_lost_is_not_published(box: Box) -> None:
+    """Such as a suspect whose lease ended while it waited for its turn."""
+    (row_id,) = box.enqueue()
+    published: list[int] = []
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        published.append(message.id)
+
+    async with box.dispatcher(publish, notify=False) as dispatcher:
+        batch = await dispatcher._claim(1)
+        box.expire(row_id)
+        (stolen,) = box.outbox.claim(box.conn, "thief")
+        batch.holdings[0].lost.set()
+        await dispatcher._start(batch)
+        await dispatcher._flight.landed()
+        await dispatcher._finalizer.drained()
+        assert dispatcher.counters.lost_leases == 1
+    assert published == []
+    assert box.outbox.mark_done(box.conn, stolen) == []
+
+
+@pytest.mark.parametrize(
+    "which", ["OLD.reclaim_count = 0 AND OLD.status = 'pending'", "OLD.status = 'processing'"]
+)
+async def test_a_queue_whose_claims_fail_does_not_keep_the_others_waiting(box: Box, which: str) -> None:
+    """Somebody's trigger refuses every claim of one queue: of its new messages, or of its crash suspects."""
+    (bad_id,) = box.enqueue(1, queue="aaa")
+    if "processing" in which:
+        box.outbox.claim(box.conn, "gone")
+        box.expire(bad_id)
+    box.conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF NEW.queue = 'aaa' AND NEW.status = 'processing' AND {which} THEN RAISE EXCEPTION 'no'; END IF; "
+        "RETURN NEW; END $$"
+    )
+    box.conn.execute("CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()")
+    good = box.enqueue(20)
+    async with running(box.dispatcher(quiet)):
+        await until(lambda: all(box.row(each)["status"] == "done" for each in good))
+    assert box.row(bad_id)["status"] != "done"
+
+
+async def test_a_heartbeat_that_is_stopped_at_once_leaves_no_thread(box: Box) -> None:
+    for _ in range(5):
+        async with box.dispatcher(quiet, notify=False):
+            pass
+    await until(lambda: not [each for each in threading.enumerate() if each.name == "fencepost heartbeat"])
