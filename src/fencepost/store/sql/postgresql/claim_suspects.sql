@@ -1,16 +1,7 @@
 -- Claim messages whose worker may have crashed on them: those whose lease has expired, and those that were
 -- taken over before and came back. Least often reclaimed first, so that a poison message comes last.
--- Leased rows sit at the front of the ready index, hence the bounded walk over its first rows (not
--- materialized: copying the whole window costs as much as reading it).
-WITH front AS (
-    SELECT id, status, lease_until, reclaim_count, attempts, recovery_policy, available_at
-    FROM {outbox}
-    WHERE queue = %(queue)s::text
-      AND done_at IS NULL
-      AND available_at <= statement_timestamp()
-    ORDER BY available_at, id
-    LIMIT %(window)s::int
-),
+WITH
+{queue_front},
 suspect AS MATERIALIZED (
     SELECT id
     FROM front

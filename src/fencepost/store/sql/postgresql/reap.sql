@@ -1,14 +1,7 @@
 -- Bury the messages whose lease expired and that nobody may take over: their attempts are spent, or their
--- recovery policy leaves an unknown outcome to a person. The same bounded walk as claim_suspects.
-WITH front AS (
-    SELECT id, status, lease_until, attempts, recovery_policy
-    FROM {outbox}
-    WHERE queue = %(queue)s::text
-      AND done_at IS NULL
-      AND available_at <= statement_timestamp()
-    ORDER BY available_at, id
-    LIMIT %(window)s::int
-),
+-- recovery policy leaves an unknown outcome to a person.
+WITH
+{queue_front},
 expired AS MATERIALIZED (
     SELECT id
     FROM {outbox}
