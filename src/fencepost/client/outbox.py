@@ -22,11 +22,9 @@ from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.store import operators, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
+from fencepost.store.enqueue import enqueue, enqueue_many
 
 T = TypeVar("T")
-
-ENQUEUE_CHUNK = 1_000
-"""Messages per statement in ``enqueue_many``."""
 
 
 @dataclass(slots=True)
@@ -70,11 +68,11 @@ class _OutboxOperations:
     def _draft(self, message: NewMessage) -> Draft:
         return draft(message, message.message_id or uuid4(), self.max_payload_bytes)
 
-    def _chunks(self, messages: Iterable[NewMessage]) -> list[list[Draft]]:
+    def _drafts(self, messages: Iterable[NewMessage]) -> list[Draft]:
         drafts = [self._draft(message) for message in messages]
         if len({each.message_id for each in drafts}) < len(drafts):
             raise InvalidMessage("two messages of the batch have one message_id: receivers would drop the second")
-        return [drafts[start : start + ENQUEUE_CHUNK] for start in range(0, len(drafts), ENQUEUE_CHUNK)]
+        return drafts
 
     def _claim(
         self, owner: str, queues: Sequence[str] | None, batch: int, lease: timedelta, max_attempts: int
@@ -176,7 +174,7 @@ class Outbox(_OutboxOperations):
         """
         message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
         self._refuse_autocommit(conn)
-        return self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
+        return self._run(conn, enqueue(self.catalog, message, notify=self.notify))
 
     def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
         """Write many messages, some thousands a second; all are checked before the first is sent.
@@ -184,12 +182,9 @@ class Outbox(_OutboxOperations):
         Transactions that share dedupe keys should name them in one order, sorted, or the database may break
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
-        chunks = self._chunks(messages)
+        drafts = self._drafts(messages)
         self._refuse_autocommit(conn)
-        receipts: list[Enqueued] = []
-        for chunk in chunks:
-            receipts += self._run(conn, store.enqueue_many(self.catalog, chunk, notify=self.notify))
-        return receipts
+        return self._run(conn, enqueue_many(self.catalog, drafts, notify=self.notify))
 
     def claim(
         self,
@@ -284,7 +279,9 @@ class Outbox(_OutboxOperations):
 
     def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Close dead messages as skipped, audited; return the ids that were dead."""
-        return self._run(conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+        return self._run(
+            conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        )
 
     def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
@@ -326,7 +323,7 @@ class AsyncOutbox(_OutboxOperations):
         """
         message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
         await self._refuse_autocommit(conn)
-        return await self._run(conn, store.enqueue(self.catalog, message, notify=self.notify))
+        return await self._run(conn, enqueue(self.catalog, message, notify=self.notify))
 
     async def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
         """Write many messages, some thousands a second; all are checked before the first is sent.
@@ -334,12 +331,9 @@ class AsyncOutbox(_OutboxOperations):
         Transactions that share dedupe keys should name them in one order, sorted, or the database may break
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
-        chunks = self._chunks(messages)
+        drafts = self._drafts(messages)
         await self._refuse_autocommit(conn)
-        receipts: list[Enqueued] = []
-        for chunk in chunks:
-            receipts += await self._run(conn, store.enqueue_many(self.catalog, chunk, notify=self.notify))
-        return receipts
+        return await self._run(conn, enqueue_many(self.catalog, drafts, notify=self.notify))
 
     async def claim(
         self,
@@ -434,7 +428,9 @@ class AsyncOutbox(_OutboxOperations):
 
     async def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Close dead messages as skipped, audited; return the ids that were dead."""
-        return await self._run(conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason))
+        return await self._run(
+            conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
+        )
 
     async def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.

@@ -23,6 +23,7 @@ MAX_QUEUE_BYTES = 100
 MAX_AGGREGATE_TYPE_BYTES = 255
 MAX_AGGREGATE_ID_BYTES = 1024
 MAX_DEDUPE_KEY_BYTES = 1024
+MAX_ORDERING_KEY_BYTES = 2048
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_DEPTH = 500
 """Nested lists and objects. PostgreSQL's parser and many receivers' give up at some thousands or less, and
@@ -56,6 +57,7 @@ class Draft:
     event_type: str
     aggregate_type: str | None
     aggregate_id: str | None
+    ordering_key: str | None
     payload: str | None
     payload_bytes: bytes | None
     content_type: str | None
@@ -76,6 +78,8 @@ class NewMessage:
         event_type: what happened, such as ``"order.created"``; routes match on it.
         payload: anything that JSON can hold, `JsonText`, or bytes (with ``content_type``).
         aggregate: (type, id) of the thing that it happened to.
+        ordered: publish it in turn with the other messages of its aggregate; needs ``aggregate``.
+        ordering_key: publish it in turn with the other messages of this key and queue, whatever its aggregate.
         queue: the queue, which stands for a destination.
         headers: text to text; travels with the message.
         delay: time until it is due, counted by the database; or ``available_at``, an aware instant.
@@ -122,11 +126,6 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
     Raises:
         InvalidMessage: what is wrong, with the argument and the limit named.
     """
-    if message.ordered or message.ordering_key is not None:
-        # Accepting a key and then not keeping its order would be a silent lie.
-        raise InvalidMessage(
-            "this version dispatches unordered messages only: leave out ordered= and ordering_key="
-        )
     if not isinstance(message_id, UUID):
         raise InvalidMessage(f"message_id must be a uuid.UUID, not {type(message_id).__name__}")
     payload, payload_bytes, content_type = _payload(message.payload, message.content_type, max_payload_bytes)
@@ -138,6 +137,7 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
         event_type=_text("event_type", message.event_type, MAX_EVENT_TYPE_BYTES),
         aggregate_type=aggregate_type,
         aggregate_id=aggregate_id,
+        ordering_key=_ordering_key(message, aggregate_type, aggregate_id),
         payload=payload,
         payload_bytes=payload_bytes,
         content_type=content_type,
@@ -190,6 +190,17 @@ def _aggregate(aggregate: object) -> tuple[str | None, str | None]:
         _text("aggregate type", aggregate[0], MAX_AGGREGATE_TYPE_BYTES),
         _text("aggregate id", aggregate[1], MAX_AGGREGATE_ID_BYTES),
     )
+
+
+def _ordering_key(message: NewMessage, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
+    if message.ordering_key is not None:
+        return _text("ordering_key", message.ordering_key, MAX_ORDERING_KEY_BYTES)
+    if not message.ordered:
+        return None
+    if aggregate_type is None or aggregate_id is None:
+        raise InvalidMessage("ordered=True needs aggregate=(type, id), or an ordering_key instead")
+    # An array, so that no two pairs make one key: ("a", "b:c") and ("a:b", "c") would as joined text.
+    return _text("ordering_key", _dump([aggregate_type, aggregate_id]), MAX_ORDERING_KEY_BYTES)
 
 
 def _recovery(value: str) -> Recovery:

@@ -39,6 +39,8 @@ class Message:
     content_type: str
     headers: Mapping[str, str]
     created_at: datetime
+    key_sequence: int | None = None
+    """The number of this message within its ordering key, without a gap, in queues that count (``sequenced``)."""
 
     def json(self) -> Any:
         """Return the payload parsed as JSON.

@@ -1,7 +1,7 @@
 """The life of an outbox message: its states, the events that move it, and the one table of what is allowed.
 
-The table is `spec`-complete for unordered messages: the SQL files, the property tests and the diagram in the
-README are all held to it. ``BLOCKED`` is reserved for ordering keys.
+The SQL files, the property tests and the diagram in the README are all held to this table. ``BLOCKED`` is a
+pending message that is parked behind an earlier open message of its ordering key.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Event(StrEnum):
     CLAIM = "claim"
     CLAIM_OVER_LIMIT = "claim over the limit"
     RECLAIM = "reclaim"
+    PARK = "park"
+    PROMOTE = "promote"
     REAP_CRASHED = "reap crashed"
     REAP_UNKNOWN = "reap unknown"
     DELIVERED = "delivered"
@@ -93,11 +95,16 @@ class Transition:
     outcome: Outcome | None = None
 
 
-_P, _X, _D, _DEAD = State.PENDING, State.PROCESSING, State.DONE, State.DEAD
+_P, _X, _B = State.PENDING, State.PROCESSING, State.BLOCKED
+_D, _DEAD = State.DONE, State.DEAD
 
 TRANSITIONS: dict[tuple[State, Event], Transition] = {
     (_P, Event.CLAIM): Transition(_X, Attempts.CHARGED, raises_token=True),
     (_P, Event.CLAIM_OVER_LIMIT): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.EXHAUSTED),
+    (_P, Event.PARK): Transition(_B, Attempts.KEPT),
+    (_B, Event.PROMOTE): Transition(_P, Attempts.KEPT),
+    (_B, Event.CLAIM): Transition(_X, Attempts.CHARGED, raises_token=True),
+    (_B, Event.CLAIM_OVER_LIMIT): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.EXHAUSTED),
     (_X, Event.RECLAIM): Transition(_X, Attempts.CHARGED, raises_token=True),
     (_X, Event.REAP_CRASHED): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.CRASHED),
     (_X, Event.REAP_UNKNOWN): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.UNKNOWN_OUTCOME),

@@ -17,6 +17,10 @@ from typing import Any
 from fencepost.core.operation import Statement
 from fencepost.errors import ConfigError
 
+_NAMED_AFTER_THE_TABLE = (
+    *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
+    *("queue_pkey", "queue_limits", "key_pkey"),
+)
 _FRAGMENT = re.compile(r"\{([a-z_]+)\}")
 _IDENTIFIER = re.compile(r"[^\W\d][\w$-]*")
 # PostgreSQL cuts identifiers at 63 bytes without an error; our longest suffix is "_migration_pkey".
@@ -60,9 +64,11 @@ class Names:
             "outbox": f"{quoted(self.schema)}.{quoted(self.table)}",
             "audit": f"{quoted(self.schema)}.{quoted(self.table + '_audit')}",
             "migration": f"{quoted(self.schema)}.{quoted(self.table + '_migration')}",
+            "queue": f"{quoted(self.schema)}.{quoted(self.table + '_queue')}",
+            "key": f"{quoted(self.schema)}.{quoted(self.table + '_key')}",
         }
-        for suffix in ("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered"):
-            marks[suffix] = quoted(f"{self.table}_{suffix}")
+        for mark in _NAMED_AFTER_THE_TABLE:
+            marks[mark] = quoted(f"{self.table}_{mark}")
         return marks
 
 

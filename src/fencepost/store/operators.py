@@ -10,6 +10,7 @@ from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
 from fencepost.core.records import DeadMessage, instant
 from fencepost.core.states import Outcome, State
+from fencepost.store import order
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH
 from fencepost.store.rows import MESSAGE_COLUMNS, message_of
@@ -44,9 +45,16 @@ def retry_dead(
     return sorted(row[0] for row in rows)
 
 
-def skip_dead(catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None) -> Operation[list[int]]:
-    """Close dead messages as skipped, audited; return the ids that were dead."""
+def skip_dead(
+    catalog: Catalog, ids: Sequence[int], *, actor: str, reason: str | None, notify: bool
+) -> Operation[list[int]]:
+    """Close dead messages as skipped, audited, and free what waits behind them; return the ids that were dead."""
+    keys = yield catalog.statement("dead_keys", {"ids": list(ids)})
+    yield from order.lock_for_finalize(catalog, keys)
     rows = yield catalog.statement("dead_skip", _audited(ids, actor, reason))
+    promoted = yield from order.promote(catalog, keys)
+    if promoted and notify:
+        yield catalog.statement("notify", {"channel": catalog.names.channel})
     return sorted(row[0] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""The outbox as operations: enqueue, claim, heartbeat, finalize and reap.
+"""The outbox as operations: claim, heartbeat, finalize and reap. (Producers: `fencepost.store.enqueue`.)
 
 Every write to a claimed row carries the fence ``status = 'processing' AND lease_version = token``. None of
 these operations begins or ends a transaction: that is the caller's.
@@ -11,15 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-from fencepost.core.draft import Draft
 from fencepost.core.error_text import storable
 from fencepost.core.lease import lost
 from fencepost.core.operation import Operation, Row
-from fencepost.core.records import Claimed, Enqueued
+from fencepost.core.records import Claimed
 from fencepost.core.states import Outcome, Recovery, State
-from fencepost.errors import DedupeConflict, SchemaError
+from fencepost.store import order
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH, seconds
 from fencepost.store.rows import MESSAGE_COLUMNS, message_of
@@ -39,99 +37,6 @@ UNLIMITED = 1_000_000_000
 
 MAX_EXHAUSTED = 1_000
 """Rows over the limit of attempts past which a claim stops looking for others behind them."""
-_DEDUPE_TRIES = 5
-
-# --- producers -----------------------------------------------------------------------------------------
-
-
-def enqueue(catalog: Catalog, message: Draft, *, notify: bool) -> Operation[Enqueued]:
-    """Insert one message, or find the one that has its dedupe key.
-
-    Raises:
-        DedupeConflict: the key exists with another event type or payload.
-        SchemaError: something in the database made the INSERT write nothing.
-    """
-    params = _insert_params(message) | {"channel": catalog.names.channel if notify else None}
-    for _ in range(_DEDUPE_TRIES):
-        rows = yield catalog.statement("enqueue", params)
-        if rows:
-            return Enqueued(rows[0][0], message.message_id, created=True)
-        if message.dedupe_key is None:
-            raise _nothing_inserted(catalog)
-        existing = yield from _duplicate_of(catalog, message)
-        if existing is not None:
-            return existing
-        # The row that stood in the way was purged between the two statements: insert again.
-    raise DedupeConflict(f"dedupe key {message.dedupe_key!r} of queue {message.queue!r} comes and goes: try again")
-
-
-def enqueue_many(catalog: Catalog, drafts: Sequence[Draft], *, notify: bool) -> Operation[list[Enqueued]]:
-    """Insert many messages with one statement; ids are drawn in the given order."""
-    if not drafts:
-        return []
-    columns = [_insert_params(message) for message in drafts]
-    rows = yield catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
-    ids = {UUID(message_id): row_id for row_id, message_id in rows}
-    if notify and ids:
-        yield catalog.statement("notify", {"channel": catalog.names.channel})
-    receipts = []
-    for message in drafts:
-        if message.message_id in ids:
-            receipts.append(Enqueued(ids[message.message_id], message.message_id, created=True))
-        elif message.dedupe_key is None:
-            raise _nothing_inserted(catalog)
-        else:
-            receipts.append((yield from enqueue(catalog, message, notify=notify)))
-    return receipts
-
-
-def _insert_params(message: Draft) -> dict[str, Any]:
-    return {
-        "message_id": str(message.message_id),
-        "queue": message.queue,
-        "event_type": message.event_type,
-        "aggregate_type": message.aggregate_type,
-        "aggregate_id": message.aggregate_id,
-        "payload": message.payload,
-        "payload_bytes": message.payload_bytes,
-        "content_type": message.content_type,
-        "headers": message.headers,
-        "dedupe_key": message.dedupe_key,
-        "recovery": str(message.recovery),
-        "available_at": message.available_at,
-        "delay": message.delay,
-    }
-
-
-def _nothing_inserted(catalog: Catalog) -> SchemaError:
-    # To insert again could only write the message twice.
-    return SchemaError(
-        f"an INSERT into {catalog.names.placeholders()['outbox']} answered with no row: "
-        "remove the trigger or the rule that swallows it, and roll this transaction back"
-    )
-
-
-def _duplicate_of(catalog: Catalog, message: Draft) -> Operation[Enqueued | None]:
-    rows = yield catalog.statement(
-        "enqueue_duplicate",
-        {
-            "queue": message.queue,
-            "dedupe_key": message.dedupe_key,
-            "event_type": message.event_type,
-            "payload": message.payload,
-            "payload_bytes": message.payload_bytes,
-        },
-    )
-    if not rows:
-        return None
-    row_id, message_id, same_content = rows[0]
-    if not same_content:
-        raise DedupeConflict(
-            f"dedupe key {message.dedupe_key!r} of queue {message.queue!r} belongs to message {row_id}, "
-            "which has another event type or payload: use another key for another event"
-        )
-    return Enqueued(row_id, UUID(message_id), created=False)
-
 
 # --- claims --------------------------------------------------------------------------------------------
 
@@ -145,12 +50,30 @@ class ClaimTerms:
     max_attempts: int
 
 
+PARK = 1_000
+"""Messages behind one claim's blocked heads that it parks besides its own candidates."""
+
+PARKING_CLAIMS = 5
+"""Claims in a row that only got parked messages out of the way, past which an operation ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What a claim took, and how many rows it found over the limit of attempts and made dead."""
+    """What a claim took, and what it came across.
+
+    Args:
+        claimed: the messages, by id.
+        exhausted: rows over the limit of attempts, made dead.
+        parked: messages put behind a head that is not free.
+        waiting: due messages left alone, as the head of their key is in other hands just now.
+        lowest: microseconds since 1970 of the earliest ``available_at`` among the claimed, for a floor.
+    """
 
     claimed: list[Claimed]
     exhausted: int = 0
+    parked: int = 0
+    waiting: int = 0
+    lowest: int | None = None
 
 
 ClaimOperation = Operation[ClaimResult]
@@ -200,24 +123,83 @@ def _a_few(catalog: Catalog, queues: Queues) -> Operation[Sequence[str]]:
     return [queues[0], *random.sample(queues[1:], QUEUES_PER_STEP - 1)]
 
 
-def claim(catalog: Catalog, terms: ClaimTerms, *, queues: Queues, batch: int) -> Operation[ClaimResult]:
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How a normal claim looks for messages.
+
+    Args:
+        floor: microseconds since 1970 below which it does not look; 0 looks everywhere. Nothing depends on it
+            but speed: see `fencepost.runtime.floor`.
+        park_behind_leased: park what waits behind a head that is being published; else leave it alone, since
+            that is often over in a moment.
+    """
+
+    floor: int = 0
+    park_behind_leased: bool = True
+
+
+EVERYWHERE = Scan()
+
+
+def claim(
+    catalog: Catalog, terms: ClaimTerms, *, queues: Queues, batch: int, scan: Scan = EVERYWHERE
+) -> Operation[ClaimResult]:
     """Claim up to ``batch`` due messages that no crash has touched; reclaimed ones come by `claim_suspects`.
+
+    Of an ordering key it takes a run: its first open messages, without a gap.
 
     Args:
         queues: the queues to take from, in this order; or those that have something due, going on through
             them by a rotation. Of more than `QUEUES_PER_STEP`, the first is asked and others by chance.
+        scan: how to look.
     """
     names = yield from _a_few(catalog, queues)
-    claimed: list[Claimed] = []
-    exhausted = 0
+    found = ClaimResult([])
     for queue in names:
-        room = min(batch, MAX_BATCH) - len(claimed)
+        room = min(batch, MAX_BATCH) - len(found.claimed)
         if room <= 0:
             break
-        found = yield from _take(catalog, "claim", terms, _claim_params(terms) | {"queue": queue}, room)
-        claimed += found.claimed
-        exhausted += found.exhausted
-    return ClaimResult(claimed, exhausted)
+        found = _both(found, (yield from _claim_from(catalog, terms, queue, room, scan)))
+    return found
+
+
+def _claim_from(catalog: Catalog, terms: ClaimTerms, queue: str, room: int, scan: Scan) -> Operation[ClaimResult]:
+    """Claim from one queue; the rows over the limit and the parked ones that it meets do not fill the room."""
+    params = _claim_params(terms) | {
+        "queue": queue,
+        "floor": scan.floor,
+        "park": PARK,
+        "park_behind_leased": scan.park_behind_leased,
+    }
+    total = ClaimResult([])
+    for _ in range(PARKING_CLAIMS):
+        rows = yield catalog.statement("claim", params | {"batch": room - len(total.claimed)})
+        found = _result(rows, terms)
+        total = _both(total, found)
+        is_clear = not found.exhausted and (found.claimed or not found.parked)
+        if is_clear or len(total.claimed) >= room or total.exhausted >= MAX_EXHAUSTED:
+            break
+    return total
+
+
+def _result(rows: Sequence[Row], terms: ClaimTerms) -> ClaimResult:
+    parked, waiting = rows[0][-2:]
+    if rows[0][0] is None:  # what it came across stands in a row of its own, where nothing was claimed
+        return ClaimResult([], 0, parked, waiting)
+    claimed = _claimed(rows, terms)
+    lowest = min(row[_AVAILABLE_AT] for row in rows)
+    return ClaimResult(claimed, len(rows) - len(claimed), parked, waiting, lowest)
+
+
+def _both(one: ClaimResult, other: ClaimResult) -> ClaimResult:
+    lows = [each.lowest for each in (one, other) if each.lowest is not None]
+    return ClaimResult(
+        one.claimed + other.claimed,
+        one.exhausted + other.exhausted,
+        one.parked + other.parked,
+        other.waiting,
+        min(lows, default=None),
+    )
 
 
 def claim_suspects(
@@ -244,29 +226,12 @@ def claim_suspects(
     }
     exhausted = 0
     for queue in names:
-        found = yield from _take(
-            catalog, "claim_suspects", terms, params | {"queue": queue}, min(batch, MAX_BATCH)
-        )
-        exhausted += found.exhausted
-        if found.claimed:
-            return ClaimResult(found.claimed, exhausted)
+        rows = yield catalog.statement("claim_suspects", params | {"queue": queue, "batch": min(batch, MAX_BATCH)})
+        claimed = _claimed(rows, terms)
+        exhausted += len(rows) - len(claimed)
+        if claimed:
+            return ClaimResult(claimed, exhausted)
     return ClaimResult([], exhausted)
-
-
-def _take(
-    catalog: Catalog, name: str, terms: ClaimTerms, params: Mapping[str, Any], room: int
-) -> Operation[ClaimResult]:
-    """Claim up to ``room`` messages of one queue; the rows over the limit that it meets do not fill the room."""
-    claimed: list[Claimed] = []
-    exhausted = 0
-    while len(claimed) < room and exhausted < MAX_EXHAUSTED:
-        rows = yield catalog.statement(name, {**params, "batch": room - len(claimed)})
-        taken = _claimed(rows, terms)
-        claimed += taken
-        exhausted += len(rows) - len(taken)
-        if len(taken) == len(rows):
-            break
-    return ClaimResult(claimed, exhausted)
 
 
 def reap(
@@ -296,6 +261,10 @@ def reap(
     return buried
 
 
+_AVAILABLE_AT = MESSAGE_COLUMNS + 6
+"""Where a claimed row has it; see ``claim_returning.sql``."""
+
+
 def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
     return {
         "owner": storable(terms.owner),
@@ -311,7 +280,7 @@ def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
 
 
 def _claimed_row(row: Row, terms: ClaimTerms) -> Claimed:
-    _, token, attempt, recovery, reclaim_count, age = row[MESSAGE_COLUMNS:]
+    _, token, attempt, recovery, reclaim_count, age = row[MESSAGE_COLUMNS:_AVAILABLE_AT]
     return Claimed(
         message=message_of(row),
         token=token,
@@ -345,11 +314,34 @@ def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) 
 
 
 def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
-    """Finalize as delivered; return the ids whose lease is lost."""
+    """Finalize as delivered; return the ids whose lease is lost.
+
+    Ordered messages need a transaction around it: their keys are locked, and what is parked behind them promoted.
+    """
     kept: set[int] = set()
-    for token, ids in _by_token(claimed):
+    for token, ids in _by_token(each for each in claimed if each.message.ordering_key is None):
         kept |= yield from _finalize(catalog, "mark_done", ids, token, {}, State.DONE, Outcome.DELIVERED)
+    ordered = [each for each in claimed if each.message.ordering_key is not None]
+    if ordered:
+        kept |= yield from _mark_done_ordered(catalog, ordered)
     return lost((each.id for each in claimed), kept)
+
+
+def _mark_done_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[set[int]]:
+    keys = {(each.message.queue, each.message.ordering_key or "") for each in claimed}
+    yield from order.lock_for_finalize(catalog, keys)
+    tokens = {each.id: each.token for each in claimed}
+    ids = sorted(tokens)
+    rows = yield catalog.statement("mark_done_ordered", {"ids": ids, "tokens": [tokens[row_id] for row_id in ids]})
+    kept = {row[0] for row in rows}
+    missing = [each for each in claimed if each.id not in kept]
+    for token, absent in _by_token(missing):
+        kept |= yield from _standing(catalog, absent, token, State.DONE, Outcome.DELIVERED)
+    # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
+    # It was published, so its attempt counts, and goes back to be published in its turn.
+    yield from release(catalog, [each for each in missing if each.id not in kept], refund_attempt=False)
+    yield from order.promote(catalog, keys)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,13 +416,19 @@ def _finalize(
     rows = yield catalog.statement(name, {**fence, **extra})
     written = {row[0] for row in rows}
     if len(written) < len(ids):
-        missing = sorted(set(ids) - written)
-        rows = yield catalog.statement(
-            "finalized",
-            {"ids": missing, "token": token, "status": str(target), "outcome": outcome and str(outcome)},
-        )
-        written |= {row[0] for row in rows}
+        written |= yield from _standing(catalog, sorted(set(ids) - written), token, target, outcome)
     return written
+
+
+def _standing(
+    catalog: Catalog, ids: list[int], token: int, target: State, outcome: Outcome | None
+) -> Operation[set[int]]:
+    """Return those that stand in the target state under this token: written by a try whose answer was lost."""
+    rows = yield catalog.statement(
+        "finalized",
+        {"ids": ids, "token": token, "status": str(target), "outcome": outcome and str(outcome)},
+    )
+    return {row[0] for row in rows}
 
 
 def _by_token(claimed: Iterable[Claimed]) -> list[tuple[int, list[int]]]:

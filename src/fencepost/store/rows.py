@@ -11,7 +11,7 @@ from fencepost.core.draft import BYTES_CONTENT_TYPE, JSON_CONTENT_TYPE
 from fencepost.core.operation import Row
 from fencepost.core.records import Message, instant
 
-MESSAGE_COLUMNS = 12
+MESSAGE_COLUMNS = 13
 """How many columns `message_columns.sql` selects; whatever a statement adds comes behind them."""
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -33,4 +33,5 @@ def message_of(row: Row) -> Message:
         content_type=content_type or (JSON_CONTENT_TYPE if is_json else BYTES_CONTENT_TYPE),
         headers=_NO_HEADERS if headers == "{}" else MappingProxyType(json.loads(headers)),
         created_at=instant(row[11]),
+        key_sequence=row[12],
     )

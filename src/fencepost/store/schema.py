@@ -38,12 +38,13 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "outcome": "text",
     "done_at": "timestamp with time zone",
     "dead_at": "timestamp with time zone",
+    "key_sequence": "bigint",
 }
 
 _END_OF_STATEMENT = re.compile(r";\s*\n")
 
-INDEXES = ("pkey", "ready", "dedupe")
-CONSTRAINTS = ("shape", "limits", "unordered", "state")
+INDEXES = ("pkey", "ready", "order", "dedupe")
+CONSTRAINTS = ("shape", "limits", "order_check", "state")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,19 @@ WITH
 suspect AS MATERIALIZED (
     SELECT id
     FROM front
-    WHERE (status = 'pending' AND reclaim_count > 0 AND reclaim_count <= %(max_reclaims)s::int)
-       OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
-           AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int
-           AND reclaim_count <= %(max_reclaims)s::int)
+    WHERE NOT {is_paused}
+      AND ((status = 'pending' AND reclaim_count > 0 AND reclaim_count <= %(max_reclaims)s::int)
+           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
+               AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int
+               AND reclaim_count <= %(max_reclaims)s::int))
+      -- In its turn: the first open row of its key. (What is not the first at this statement's start cannot have
+      -- been passed by another one since.)
+      AND (ordering_key IS NULL OR id = (
+               SELECT h.id FROM {outbox} AS h
+               WHERE h.queue = %(queue)s::text AND h.ordering_key = front.ordering_key
+                 AND h.ordering_key IS NOT NULL AND h.done_at IS NULL
+               ORDER BY h.id LIMIT 1
+           ))
     ORDER BY reclaim_count, available_at, id
     LIMIT %(batch)s::int + 64
 ),

@@ -1,18 +1,18 @@
 INSERT INTO {outbox} (
-    message_id, queue, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type,
-    headers, dedupe_key, recovery_policy, available_at
+    message_id, queue, event_type, aggregate_type, aggregate_id, ordering_key, key_sequence, payload, payload_bytes,
+    content_type, headers, dedupe_key, recovery_policy, available_at
 )
-SELECT d.message_id::uuid, d.queue, d.event_type, d.aggregate_type, d.aggregate_id, d.payload::json,
-       d.payload_bytes, d.content_type, d.headers::json, d.dedupe_key, d.recovery,
+SELECT d.message_id::uuid, d.queue, d.event_type, d.aggregate_type, d.aggregate_id, d.ordering_key,
+       d.key_sequence, d.payload::json, d.payload_bytes, d.content_type, d.headers::json, d.dedupe_key, d.recovery,
        coalesce(d.available_at::timestamptz, statement_timestamp() + d.delay * interval '1 second')
 FROM unnest(
     %(message_id)s::text[], %(queue)s::text[], %(event_type)s::text[], %(aggregate_type)s::text[],
-    %(aggregate_id)s::text[], %(payload)s::text[], %(payload_bytes)s::bytea[], %(content_type)s::text[],
+    %(aggregate_id)s::text[], %(ordering_key)s::text[], %(key_sequence)s::bigint[], %(payload)s::text[], %(payload_bytes)s::bytea[], %(content_type)s::text[],
     %(headers)s::text[], %(dedupe_key)s::text[], %(recovery)s::text[], %(available_at)s::text[],
     %(delay)s::float8[]
 ) WITH ORDINALITY AS d (
-    message_id, queue, event_type, aggregate_type, aggregate_id, payload, payload_bytes, content_type,
-    headers, dedupe_key, recovery, available_at, delay, position
+    message_id, queue, event_type, aggregate_type, aggregate_id, ordering_key, key_sequence, payload, payload_bytes,
+    content_type, headers, dedupe_key, recovery, available_at, delay, position
 )
 -- Ids are drawn in the caller's order.
 ORDER BY d.position

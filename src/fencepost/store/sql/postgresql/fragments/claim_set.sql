@@ -6,7 +6,9 @@ SET lease_version = {next_token},
     lease_until = CASE WHEN {claimable}
                        THEN statement_timestamp() + %(lease)s::float8 * interval '1 second' END,
     -- A limit that was lowered below the row's attempts, or a token at its end: dead at its next claim, never
-    -- left lying.
-    available_at = CASE WHEN {claimable} THEN o.available_at ELSE {far} END,
+    -- left lying. A parked row has no place of its own: it gets that of its creation.
+    available_at = CASE WHEN NOT ({claimable}) THEN {far}
+                        WHEN o.status = 'blocked' THEN o.created_at
+                        ELSE o.available_at END,
     dead_at = CASE WHEN {claimable} THEN NULL ELSE statement_timestamp() END,
     outcome = CASE WHEN {claimable} THEN NULL ELSE 'exhausted' END

@@ -1,7 +1,7 @@
 -- Leased rows sit at the front of the ready index, hence the bounded walk over its first rows (not
 -- materialized: copying the whole window costs as much as reading it).
 front AS (
-    SELECT id, status, lease_until, reclaim_count, attempts, recovery_policy, available_at
+    SELECT id, status, lease_until, reclaim_count, attempts, recovery_policy, available_at, ordering_key
     FROM {outbox}
     WHERE queue = %(queue)s::text
       AND done_at IS NULL

@@ -1,0 +1,13 @@
+-- Take the transaction lock of each ordering key, in one order whoever asks, and say which of the queues count.
+-- Two kinds of locks, told apart by the seed: producers of one key wait for each other from before their id is
+-- drawn until they commit; finalizes of one key wait for each other, and never for a producer.
+WITH number AS MATERIALIZED (
+    SELECT DISTINCT hashtextextended(%(table)s::text || ' ' || k.queue || ' ' || k.ordering_key, %(seed)s::bigint) AS n
+    FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, ordering_key)
+),
+locked AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(n)::text AS done FROM (SELECT n FROM number ORDER BY n OFFSET 0) AS sorted
+)
+SELECT q.queue
+FROM (SELECT count(*) AS n FROM locked) AS first, {queue} AS q
+WHERE first.n >= 0 AND q.queue = ANY (%(queues)s::text[]) AND q.sequenced

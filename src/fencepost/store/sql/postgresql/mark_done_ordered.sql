@@ -1,0 +1,26 @@
+-- Finalize ordered messages: behind the fence, and only in their turn, which is when every open row before them
+-- in their key is finalized with them. The caller holds the finalizers' locks of the keys.
+WITH mine AS MATERIALIZED (
+    SELECT id, queue, ordering_key,
+           row_number() OVER (PARTITION BY queue, ordering_key ORDER BY id) AS place
+    FROM {outbox}
+    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'processing'
+      AND lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
+),
+open_row AS MATERIALIZED (
+    SELECT o.id, o.place
+    FROM (SELECT queue, ordering_key, count(*) AS many FROM mine GROUP BY queue, ordering_key) AS k
+    CROSS JOIN LATERAL (
+        SELECT id, row_number() OVER (ORDER BY id) AS place
+        FROM {outbox}
+        WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
+        ORDER BY id
+        LIMIT k.many
+    ) AS o
+)
+UPDATE {outbox}
+SET status = 'done', outcome = 'delivered', done_at = statement_timestamp(), lease_until = NULL
+WHERE id = ANY (ARRAY(SELECT m.id FROM mine AS m JOIN open_row AS o ON o.id = m.id AND o.place = m.place))
+  AND status = 'processing'
+  AND lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
+RETURNING id
