@@ -1,8 +1,9 @@
-"""Finalize a mixed batch: what each publish result asks for, in one transaction with few statements."""
+"""Finalize a mixed batch: what each publish result asks for, with few statements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Action, Dead, Done, Release, Reschedule
@@ -13,25 +14,41 @@ from fencepost.store.catalog import Catalog
 Decided = tuple[Claimed, Action]
 
 
-def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[frozenset[int]]:
-    """Write every decision behind its fence; return the ids whose lease was lost.
+@dataclass(frozen=True, slots=True)
+class Finalized:
+    """The ids whose lease was lost, and how many parked messages came to their turn."""
+
+    lost: frozenset[int]
+    promoted: int = 0
+
+
+def closes_ordered(decided: Sequence[Decided]) -> bool:
+    """Tell whether `finalize` needs a transaction around it: it locks keys and promotes what is parked."""
+    return any(isinstance(action, Done) and claimed.message.ordering_key is not None for claimed, action in decided)
+
+
+def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalized]:
+    """Write every decision behind its fence.
 
     A row may stand in ``decided`` only once: a holder that lost it and claimed it anew finalizes in two calls.
     """
-    done = [claimed for claimed, action in decided if isinstance(action, Done)]
-    released = [claimed for claimed, action in decided if isinstance(action, Release)]
-    rescheduled = [
-        outbox.Rescheduled(claimed, action.delay, action.error, action.refund_attempt)
-        for claimed, action in decided
-        if isinstance(action, Reschedule)
-    ]
-    buried = [
-        outbox.Buried(claimed, action.outcome, action.error)
-        for claimed, action in decided
-        if isinstance(action, Dead)
-    ]
-    lost = yield from outbox.mark_done(catalog, done)
+    done: list[Claimed] = []
+    released: list[Claimed] = []
+    rescheduled: list[outbox.Rescheduled] = []
+    buried: list[outbox.Buried] = []
+    for claimed, action in decided:
+        match action:
+            case Done():
+                done.append(claimed)
+            case Release():
+                released.append(claimed)
+            case Reschedule(delay=delay, error=error, refund_attempt=refund):
+                rescheduled.append(outbox.Rescheduled(claimed, delay, error, refund))
+            case Dead(outcome=outcome, error=error):
+                buried.append(outbox.Buried(claimed, outcome, error))
+    closed = yield from outbox.close_delivered(catalog, done)
+    lost = closed.lost
     lost |= yield from outbox.reschedule(catalog, rescheduled)
     lost |= yield from outbox.mark_dead(catalog, buried)
     lost |= yield from outbox.release(catalog, released)
-    return lost
+    return Finalized(lost, closed.promoted)

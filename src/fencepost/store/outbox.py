@@ -132,10 +132,15 @@ class Scan:
             but speed: see `fencepost.runtime.floor`.
         park_behind_leased: park what waits behind a head that is being published; else leave it alone, since
             that is often over in a moment.
+        longest_run: messages of one key that it takes at most; None for as many as fit.
+        statements: how often it looks again, at most, where it only came across messages that it made dead or
+            parked. With one, all that a claim takes is committed or not, also outside a transaction.
     """
 
     floor: int = 0
     park_behind_leased: bool = True
+    longest_run: int | None = None
+    statements: int = PARKING_CLAIMS
 
 
 EVERYWHERE = Scan()
@@ -170,9 +175,10 @@ def _claim_from(catalog: Catalog, terms: ClaimTerms, queue: str, room: int, scan
         "floor": scan.floor,
         "park": PARK,
         "park_behind_leased": scan.park_behind_leased,
+        "longest_run": MAX_BATCH if scan.longest_run is None else scan.longest_run,
     }
     total = ClaimResult([])
-    for _ in range(PARKING_CLAIMS):
+    for _ in range(scan.statements):
         rows = yield catalog.statement("claim", params | {"batch": room - len(total.claimed)})
         found = _result(rows, terms)
         total = _both(total, found)
@@ -313,21 +319,36 @@ def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) 
     return lost((each.id for each in claimed), kept)
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The ids whose lease was lost, and how many parked messages came to their turn."""
+
+    lost: frozenset[int]
+    promoted: int = 0
+
+
 def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
-    """Finalize as delivered; return the ids whose lease is lost.
+    """Finalize as delivered; return the ids whose lease is lost."""
+    return (yield from close_delivered(catalog, claimed)).lost
+
+
+def close_delivered(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[Closed]:
+    """Finalize as delivered.
 
     Ordered messages need a transaction around it: their keys are locked, and what is parked behind them promoted.
     """
     kept: set[int] = set()
+    promoted = 0
     for token, ids in _by_token(each for each in claimed if each.message.ordering_key is None):
         kept |= yield from _finalize(catalog, "mark_done", ids, token, {}, State.DONE, Outcome.DELIVERED)
     ordered = [each for each in claimed if each.message.ordering_key is not None]
     if ordered:
-        kept |= yield from _mark_done_ordered(catalog, ordered)
-    return lost((each.id for each in claimed), kept)
+        in_turn, promoted = yield from _close_ordered(catalog, ordered)
+        kept |= in_turn
+    return Closed(lost((each.id for each in claimed), kept), promoted)
 
 
-def _mark_done_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[set[int]]:
+def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[tuple[set[int], int]]:
     keys = {(each.message.queue, each.message.ordering_key or "") for each in claimed}
     yield from order.lock_for_finalize(catalog, keys)
     tokens = {each.id: each.token for each in claimed}
@@ -340,8 +361,7 @@ def _mark_done_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operatio
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
     # It was published, so its attempt counts, and goes back to be published in its turn.
     yield from release(catalog, [each for each in missing if each.id not in kept], refund_attempt=False)
-    yield from order.promote(catalog, keys)
-    return kept
+    return kept, (yield from order.promote(catalog, keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ first_rows AS MATERIALIZED (
         WHERE queue = %(queue)s::text AND ordering_key = key.ordering_key AND ordering_key IS NOT NULL
           AND done_at IS NULL
         ORDER BY id
-        LIMIT key.due + key.spare
+        LIMIT least(key.due + key.spare, %(longest_run)s::int)
     ) AS o
 ),
 free AS MATERIALIZED (
@@ -58,7 +58,7 @@ run AS MATERIALIZED (
         FROM first_rows AS f JOIN free USING (id)
         WINDOW of_key AS (PARTITION BY f.ordering_key ORDER BY f.id)
     ) AS numbered
-    WHERE nth = place AND over_before = 0
+    WHERE nth = place AND over_before = 0 AND place <= %(longest_run)s::int
     ORDER BY place, id
     LIMIT %(batch)s::int
 ),
