@@ -192,9 +192,14 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"payload": b"", "content_type": ""}, "content_type must not be empty"),
     ({"content_type": ""}, "content_type must not be empty"),
     ({"content_type": 7}, "content_type must be text"),
-    ({"ordered": True}, "unordered messages only"),
-    ({"ordering_key": "k"}, "unordered messages only"),
-    ({"ordering_key": ""}, "unordered messages only"),
+    ({"ordered": True}, r"ordered=True needs aggregate=(type, id\), or an ordering_key instead"),
+    ({"ordering_key": ""}, "ordering_key must not be empty"),
+    ({"ordering_key": "", "ordered": True, "aggregate": ("a", "b")}, "ordering_key must not be empty"),
+    ({"ordering_key": 7}, "ordering_key must be text, not int"),
+    ({"ordering_key": "a\x00"}, "ordering_key holds a NUL"),
+    ({"ordering_key": "\ud800"}, "ordering_key holds a lone surrogate"),
+    ({"ordering_key": EMOJI * 512 + "x"}, "ordering_key has 2049 bytes, more than the limit of 2048"),
+    ({"ordered": True, "aggregate": ("t", "\x01" * 400)}, "ordering_key has 2408 bytes"),
     ({"recovery": None}, "recovery must be"),
     ({"queue": "a\n"}, "may hold only"),
     ({"queue": "\u00e9"}, "may hold only"),
@@ -270,3 +275,33 @@ def test_any_value_is_refused_or_becomes_text_that_every_store_can_hold(value: A
     assert made.payload is not None
     assert "\x00" not in made.payload
     assert json.loads(made.payload.encode("utf-8")) == value
+
+
+# --- ordering keys ---------------------------------------------------------------------------------------
+
+
+def test_the_default_key_is_the_json_array_of_type_and_id() -> None:
+    assert drafted(aggregate=("order", "42"), ordered=True).ordering_key == '["order","42"]'
+    assert drafted(aggregate=("a", 'é"\\'), ordered=True).ordering_key == '["a","é\\"\\\\"]'
+
+
+def test_without_being_asked_nothing_is_ordered() -> None:
+    assert drafted(aggregate=("order", "42")).ordering_key is None
+    assert drafted().ordering_key is None
+
+
+PAIRS = [
+    ("a", "b:c"), ("a:b", "c"), ("a", "b"), ("b", "a"), ("A", "b"), ("a", "b "), ("a ", "b"), ("a", '","b'), ("a,b", "c"),
+    ('a","b', "c"), ("a", 'b","c'), ("a\\", "b"), ("a", "\\b"),
+]  # fmt: skip
+
+
+def test_no_two_aggregates_share_a_key() -> None:
+    keys = {drafted(aggregate=pair, ordered=True).ordering_key for pair in PAIRS}
+    assert len(keys) == len(PAIRS)
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"ordered": True, "aggregate": ("order", "42")}])
+def test_a_key_of_the_callers_own_comes_first_and_is_kept_as_it_is(options: dict[str, Any]) -> None:
+    for key in ("k", " K ", "e\u0301", EMOJI * 512, "[1,2]"):
+        assert drafted(ordering_key=key, **options).ordering_key == key

@@ -18,6 +18,7 @@ from fencepost.core.states import (
 )
 
 OPERATORS = {Event.OPERATOR_RETRY, Event.OPERATOR_SKIP}
+PLACES = {Event.PARK, Event.PROMOTE}
 
 
 def test_an_outcome_stands_exactly_on_closed_states_and_of_the_right_kind() -> None:
@@ -33,9 +34,29 @@ def test_closed_states_are_left_only_by_operators() -> None:
     assert not [event for state, event in TRANSITIONS if state is State.DONE]
 
 
-def test_a_write_is_fenced_or_raises_the_token_never_both_and_never_neither() -> None:
-    for rule in TRANSITIONS.values():
-        assert rule.fenced is not rule.raises_token
+def test_a_write_is_fenced_or_raises_the_token_never_both() -> None:
+    """Nobody holds what is parked or promoted, and it stays the same message: nothing is to be fenced off."""
+    for (_, event), rule in TRANSITIONS.items():
+        assert rule.fenced + rule.raises_token == (0 if event in PLACES else 1)
+
+
+def test_parking_and_promoting_change_the_place_in_the_queue_and_nothing_else() -> None:
+    moves = {(state, event): rule for (state, event), rule in TRANSITIONS.items() if event in PLACES}
+    assert {(state, event, rule.to) for (state, event), rule in moves.items()} == {
+        (State.PENDING, Event.PARK, State.BLOCKED),
+        (State.BLOCKED, Event.PROMOTE, State.PENDING),
+    }
+    assert {rule.attempts for rule in moves.values()} == {Attempts.KEPT}
+
+
+def test_only_a_claim_of_a_pending_message_parks() -> None:
+    """A follower that is given back goes to pending: whoever blocked it must hold the head's lock."""
+    assert {state for (state, _), rule in TRANSITIONS.items() if rule.to is State.BLOCKED} == {State.PENDING}
+
+
+def test_a_claim_does_to_a_parked_message_what_it_does_to_a_pending_one() -> None:
+    for event in (Event.CLAIM, Event.CLAIM_OVER_LIMIT):
+        assert transition(State.BLOCKED, event) == transition(State.PENDING, event)
 
 
 def test_only_the_holder_of_a_lease_is_fenced() -> None:
@@ -67,6 +88,5 @@ def test_what_the_table_does_not_name_is_an_error() -> None:
 
 
 def test_every_open_state_can_be_left_and_every_state_reached() -> None:
-    """``blocked`` belongs to ordering keys, which this version does not dispatch."""
-    assert {state for state, _ in TRANSITIONS} >= OPEN_STATES - {State.BLOCKED}
-    assert {rule.to for rule in TRANSITIONS.values()} == set(State) - {State.BLOCKED}
+    assert {state for state, _ in TRANSITIONS} >= OPEN_STATES
+    assert {rule.to for rule in TRANSITIONS.values()} == set(State)

@@ -22,8 +22,8 @@ class Migrated:
     janitor: psycopg.Connection[Any]
 
     def empty(self) -> None:
-        """Remove every message; fails rather than waits where a test left a lock behind."""
-        self.janitor.execute("DELETE FROM outbox; DELETE FROM outbox_audit")
+        """Remove every message, setting and number; fails rather than waits where a test left a lock behind."""
+        self.janitor.execute("DELETE FROM outbox; DELETE FROM outbox_audit; DELETE FROM outbox_queue; DELETE FROM outbox_key")
 
 
 @contextmanager

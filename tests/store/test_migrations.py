@@ -16,11 +16,12 @@ from psycopg import sql
 from fencepost import AutocommitRefused, ConfigError, Outbox, SchemaError
 from fencepost.embedded import PostgresServer
 from fencepost.store.catalog import Names
-from fencepost.store.schema import EXPECTED_COLUMNS
+from fencepost.store.schema import EXPECTED_COLUMNS, migrations
 from tests.store.databases import Migrated
 from tests.store.rows import OUTBOX, Connection, claim, value
 
-FIRST = [(1, "outbox")]
+ALL = [(1, "outbox"), (2, "order_and_queues")]
+TABLES = ["outbox", "outbox_audit", "outbox_key", "outbox_migration", "outbox_queue"]
 _numbers = itertools.count(1)
 
 
@@ -82,11 +83,11 @@ def shape(db: Connection, schema: str) -> list[tuple[Any, ...]]:
 
 
 def test_migrating_twice_applies_once_and_the_check_is_content(db: Connection, outbox: Outbox) -> None:
-    assert migrate(db, outbox) == FIRST
+    assert migrate(db, outbox) == ALL
     before = shape(db, outbox.schema_name)
     assert migrate(db, outbox) == []
     assert shape(db, outbox.schema_name) == before
-    assert tables(db, outbox.schema_name) == ["outbox", "outbox_audit", "outbox_migration"]
+    assert tables(db, outbox.schema_name) == TABLES
     assert outbox.check_schema(db) == []
 
 
@@ -114,7 +115,7 @@ def test_ten_at_once_apply_once_and_all_succeed(
     for thread in threads:
         thread.join(timeout=60)
     assert not failures
-    assert sorted(len(each) for each in applied) == [0] * 9 + [1]
+    assert sorted(len(each) for each in applied) == [0] * 9 + [len(ALL)]
     assert outbox.check_schema(db) == []
 
 
@@ -125,7 +126,7 @@ def test_a_snapshot_from_before_is_refused_with_the_remedy(outbox: Outbox, migra
         with pytest.raises(SchemaError, match=r"repeatable read transaction .* READ COMMITTED"):
             outbox.migrate(connection)
         connection.rollback()
-        assert len(outbox.migrate(connection)) == 1
+        assert len(outbox.migrate(connection)) == len(ALL)
         assert value(connection, "SHOW transaction_isolation") == "read committed"
         connection.commit()
         assert value(connection, "SHOW transaction_isolation") == "repeatable read"
@@ -135,7 +136,7 @@ def test_a_migration_rolls_back_with_its_transaction(db: Connection, outbox: Out
     with db.transaction(force_rollback=True):
         outbox.migrate(db)
     assert tables(db, outbox.schema_name) == []
-    assert migrate(db, outbox) == FIRST
+    assert migrate(db, outbox) == ALL
 
 
 def test_outside_a_transaction_it_is_refused_or_else_the_callers_word(db: Connection, outbox: Outbox) -> None:
@@ -157,10 +158,10 @@ def test_whatever_the_session_is_set_to_the_tables_are_the_same(
     db: Connection, outbox: Outbox, setting: str
 ) -> None:
     db.execute(f"SET {setting}")
-    assert migrate(db, outbox) == FIRST
+    assert migrate(db, outbox) == ALL
     assert outbox.check_schema(db) == []
     db.execute("RESET ALL")
-    assert value(db, f"SELECT count(*) FROM {outbox.schema_name}.outbox_migration") == 1
+    assert value(db, f"SELECT count(*) FROM {outbox.schema_name}.outbox_migration") == len(ALL)
     other = Outbox(schema_name=f"other_{outbox.schema_name}")
     migrate(db, other)
     assert shape(db, outbox.schema_name) == shape(db, other.schema_name)
@@ -208,7 +209,7 @@ def test_the_script_changes_nothing_where_the_tables_exist(db: Connection, outbo
 )
 def test_names_that_need_quotes_work_from_end_to_end(db: Connection, schema: str, table: str) -> None:
     outbox = Outbox(schema_name=schema, table=table)
-    assert migrate(db, outbox) == FIRST
+    assert migrate(db, outbox) == ALL
     assert migrate(db, outbox) == []
     assert outbox.check_schema(db) == []
     assert f"{table}_migration" in tables(db, schema)
@@ -307,10 +308,13 @@ DAMAGE = {
     "ALTER TABLE outbox ALTER id SET CYCLE": "CYCLE",
     "ALTER TABLE outbox ALTER id DROP IDENTITY": "no identity sequence",
     "DROP INDEX outbox_ready": "index outbox_ready is missing",
+    "DROP INDEX outbox_order": "index outbox_order is missing",
     "DROP INDEX outbox_dedupe": "index outbox_dedupe is missing",
     "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey": "index outbox_pkey is missing",
     "ALTER TABLE outbox DROP CONSTRAINT outbox_state": "constraint outbox_state is missing",
     "ALTER TABLE outbox DROP CONSTRAINT outbox_shape": "constraint outbox_shape is missing",
+    "ALTER TABLE outbox DROP CONSTRAINT outbox_order_check": "constraint outbox_order_check is missing",
+    "ALTER TABLE outbox DROP COLUMN key_sequence": "column key_sequence is missing",
     "ALTER TABLE outbox DROP COLUMN reclaim_count": "column reclaim_count is missing",
     "ALTER TABLE outbox DROP COLUMN id": "column id is missing",
     "ALTER TABLE outbox ALTER payload TYPE jsonb": "column payload is jsonb, expected json",
@@ -361,7 +365,31 @@ def test_a_migration_that_was_applied_with_other_content_is_refused(db: Connecti
 def test_a_migration_that_is_not_applied_yet_is_reported_and_then_applied(db: Connection) -> None:
     """As after an upgrade: the record stands, one step is missing."""
     with db.transaction(force_rollback=True):
-        db.execute("DELETE FROM outbox_migration; DROP TABLE outbox, outbox_audit")
-        assert OUTBOX.check_schema(db) == ["migration 0001 outbox is not applied: run `fencepost migrate`"]
-        assert migrate(db, OUTBOX) == FIRST
+        db.execute("DELETE FROM outbox_migration; DROP TABLE outbox, outbox_audit, outbox_queue, outbox_key")
+        assert OUTBOX.check_schema(db) == [
+            f"migration {version:04} {name} is not applied: run `fencepost migrate`" for version, name in ALL
+        ]
+        assert migrate(db, OUTBOX) == ALL
         assert OUTBOX.check_schema(db) == []
+
+
+def test_the_second_step_meets_a_table_in_use(db: Connection, outbox: Outbox) -> None:
+    """An upgrade of the first version: its rows stay, are delivered as before, and keys are accepted from then on."""
+    first, *others = migrations(outbox.catalog)
+    with db.transaction(force_rollback=True):
+        db.execute(f"CREATE SCHEMA {outbox.schema_name}")
+        insert = f"INSERT INTO {outbox.schema_name}.outbox (event_type, payload, ordering_key) VALUES ('e', '1', %s)"
+        for part in [outbox.catalog.statement("migration_table").sql, *first.statements]:
+            db.execute(part.encode())
+        db.execute(
+            f"INSERT INTO {outbox.schema_name}.outbox_migration (version, name, checksum) VALUES (1, 'outbox', %s)",
+            [first.checksum],
+        )
+        db.execute(insert.encode(), [None])
+        assert len(outbox.check_schema(db)) == len(others)
+        assert [(step.version, step.name) for step in outbox.migrate(db)] == ALL[1:]
+        assert outbox.check_schema(db) == []
+        db.execute(insert.encode(), ["k"])
+        held = outbox.claim(db, "w")
+        assert [each.message.ordering_key for each in held] == [None, "k"]
+        assert outbox.mark_done(db, held) == []

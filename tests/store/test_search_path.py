@@ -20,6 +20,7 @@ from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
 from fencepost.store import outbox as store
+from fencepost.store import queues
 from tests.store.rows import OUTBOX, Connection, expire
 from tests.store.test_catalog import FILES
 
@@ -33,7 +34,7 @@ DECLARE
     operators text[] := '{=,<>,<,>,<=,>=,+,-,*,||,@?}';
     functions text[] := '{array_position,count,current_setting,format_type,gen_random_uuid,
         hashtextextended,json_build_object,jsonb_typeof,left,max,min,octet_length,pg_advisory_xact_lock,
-        pg_notify,to_regclass,to_regnamespace}';
+        pg_notify,sum,to_regclass,to_regnamespace}';
     body text := 'LANGUAGE plpgsql AS ''BEGIN RAISE EXCEPTION ''''hostile''''; END''';
     l text; r text; o text; f text;
 BEGIN
@@ -101,6 +102,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     assert outbox.check_schema(hostile) == []
     every_operation(outbox, hostile, Recording(hostile).execute)
     run(store.open_queues(outbox.catalog), Recording(hostile).execute)
+    ordered_operations(outbox, hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -143,3 +145,30 @@ def every_operation(outbox: Outbox, conn: Connection, execute: Callable[[Stateme
     assert len(taken) == 2
     assert outbox.mark_done(conn, taken) == []
     assert outbox.purge(conn, timedelta(0)) == 5
+
+
+def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """A head that is dead parks its followers; to skip it promotes the next one."""
+    conn.execute("INSERT INTO outbox_queue (queue, sequenced) VALUES ('counted', true)")
+    assert [each.queue for each in run(queues.queue_settings(outbox.catalog), execute)] == ["counted"]
+    with conn.transaction():
+        for n in range(2):
+            outbox.enqueue(conn, "e", n, queue="counted", ordering_key="k", dedupe_key=f"{n}")
+        messages = [NewMessage(event_type="e", payload=n, queue="counted", ordering_key="k") for n in range(2)]
+        outbox.enqueue_many(conn, messages)
+    terms = store.ClaimTerms("w", timedelta(minutes=1), 12)
+
+    def claims(floor: int) -> store.ClaimResult:
+        scan = store.Scan(floor=floor)
+        return run(store.claim(outbox.catalog, terms, queues=["counted"], batch=9, scan=scan), execute)
+
+    first, *others = claims(0).claimed
+    assert outbox.mark_dead(conn, first, "no") == []
+    assert outbox.release(conn, others) == []
+    assert claims(1).parked == 3
+    with conn.transaction():
+        assert outbox.skip_dead(conn, [first.id], "ann") == [first.id]
+    run_of_three = claims(1).claimed
+    assert [each.message.key_sequence for each in run_of_three] == [2, 3, 4]
+    with conn.transaction():
+        assert outbox.mark_done(conn, run_of_three) == []

@@ -79,9 +79,22 @@ def dead(db: Connection, recovery: Recovery) -> Case:
     return case
 
 
+def blocked(db: Connection, recovery: Recovery) -> Case:
+    """Parked behind a dead message of its key, which is gone (but nobody promoted yet)."""
+    (head, follower) = add(db, 2, recovery=str(recovery), ordering_key="k")
+    db.execute("UPDATE outbox SET attempts = 2, last_error = 'before', lease_version = 2 WHERE id = %s", [follower])
+    held, other = claim(db)
+    OUTBOX.mark_dead(db, held, error="dead")
+    OUTBOX.release(db, other)
+    claim(db, outbox=Outbox())
+    db.execute("DELETE FROM outbox WHERE id = %s", [head])
+    return Case(db, follower, recovery)
+
+
 REACH: dict[State, Callable[[Connection, Recovery], Case]] = {
     State.PENDING: pending,
     State.PROCESSING: processing,
+    State.BLOCKED: blocked,
     State.DONE: done,
     State.DEAD: dead,
 }

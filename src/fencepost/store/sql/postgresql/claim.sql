@@ -7,7 +7,9 @@ WITH due AS MATERIALIZED (
     FROM {outbox}
     WHERE queue = %(queue)s::text
       AND done_at IS NULL
-      AND available_at >= timestamptz 'epoch' + %(floor)s::bigint * interval '1 microsecond'
+      AND available_at >= CASE WHEN %(floor)s::bigint > 0::bigint
+                               THEN timestamptz 'epoch' + %(floor)s::bigint::float8 * interval '1 microsecond'
+                               ELSE timestamptz '-infinity' END
       AND available_at <= statement_timestamp()
       AND lease_until IS NULL
       AND status = 'pending'

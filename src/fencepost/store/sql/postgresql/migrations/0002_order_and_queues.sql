@@ -31,11 +31,11 @@ CREATE TABLE {queue} (
         octet_length(queue) BETWEEN 1 AND 100
         AND weight BETWEEN 1 AND 1000
         AND concurrency BETWEEN 1 AND 10000
-        AND lease_seconds BETWEEN 0.1 AND 86400
-        AND publish_timeout_seconds > 0 AND publish_timeout_seconds <= 86400
+        AND lease_seconds BETWEEN 0.1::float8 AND 86400::float8
+        AND publish_timeout_seconds > 0::float8 AND publish_timeout_seconds <= 86400::float8
         AND max_attempts BETWEEN 1 AND 1000000
-        AND backoff_base_seconds > 0 AND backoff_base_seconds <= 31536000
-        AND backoff_cap_seconds > 0 AND backoff_cap_seconds <= 31536000
+        AND backoff_base_seconds > 0::float8 AND backoff_base_seconds <= 31536000::float8
+        AND backoff_cap_seconds > 0::float8 AND backoff_cap_seconds <= 31536000::float8
     )
 );
 
