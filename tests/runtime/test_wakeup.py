@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
-from fencepost import Delivery, Message, Outbox
-from tests.runtime.box import Box, running, until
+from fencepost import Delivery, Message, NewMessage, Outbox
+from fencepost.store import catalog
+from tests.runtime.box import PATIENCE, Box, running, until
 
 LISTENERS = (
     "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencepost listen' "
@@ -61,3 +65,115 @@ async def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(box:
     row = box.row(row_id)
     assert row["done_at"] >= row["available_at"]
     assert row["done_at"] - row["available_at"] < timedelta(seconds=2)
+
+
+CHANNEL = Outbox().catalog.names.channel
+
+
+@contextlib.contextmanager
+def ear(box: Box) -> Iterator[Callable[[], int]]:
+    """A listener as a dispatcher has one; yields what counts the notices since it was asked last."""
+    with psycopg.connect(box.url, autocommit=True) as listener:
+        listener.execute(f'LISTEN "{CHANNEL}"')
+
+        def heard() -> int:
+            # Notices arrive in the order of their commits: behind the mark there is nothing older.
+            box.conn.execute("SELECT pg_notify(%s, 'mark')", [CHANNEL])
+            count = 0
+            for notice in listener.notifies(timeout=PATIENCE):
+                if notice.payload == "mark":
+                    return count
+                count += 1
+            raise AssertionError("the mark never came")
+
+        yield heard
+
+
+Edit = Callable[[str, str], None]
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch) -> Edit:
+    """Write something else for an expression in every statement."""
+
+    def change(expression: str, other: str) -> None:
+        found = catalog._load
+        monkeypatch.setattr(catalog, "_load", lambda *given: found(*given).replace(expression, other))
+
+    return change
+
+
+def test_concurrent_producers_of_one_slot_send_one_notice(box: Box, edit: Edit) -> None:
+    edit("pg_catalog.clock_timestamp()", "timestamptz 'epoch'")
+    outbox = Outbox()
+    with ear(box) as heard, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(psycopg.connect(box.url)) for _ in range(8)]
+        for n, connection in enumerate(connections):
+            outbox.enqueue(connection, "one", n)
+            outbox.enqueue_many(connection, [NewMessage(event_type="many", payload=n)] * 3)
+        assert heard() == 0  # nothing is said before it is committed
+        for connection in reversed(connections):
+            connection.commit()
+        assert heard() == 1
+        outbox.enqueue(connections[3], "later", None)
+        connections[3].commit()
+        assert heard() == 1
+
+
+def test_a_slow_transaction_keeps_nobody_else_quiet(box: Box) -> None:
+    with ear(box) as heard, psycopg.connect(box.url) as slow:
+        Outbox().enqueue(slow, "slow", None)
+        slow.execute("SELECT pg_sleep(0.02)")  # two slots
+        box.enqueue()
+        assert heard() == 1
+        slow.commit()
+        assert heard() == 1
+
+
+def test_a_long_transaction_takes_one_slot_however_many_messages_it_writes(box: Box) -> None:
+    """Each lock is a place in a table of the server that others need as well."""
+    other = Outbox(table="other")
+    with psycopg.connect(box.url) as conn:
+        other.migrate(conn)
+    with ear(box) as heard, psycopg.connect(box.url) as conn:
+        for _ in range(20):
+            Outbox().enqueue(conn, "t", None)
+            other.enqueue(conn, "t", None)
+            conn.execute("SELECT pg_sleep(0.011)")
+        held = conn.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        ).fetchone()
+        conn.commit()
+        assert held == (2,)  # one for each outbox
+        assert heard() == 1
+
+
+def test_what_a_savepoint_took_back_does_not_count(box: Box) -> None:
+    with ear(box) as heard, psycopg.connect(box.url) as conn:
+        conn.execute("SELECT 1")  # the transaction is there already: what follows is a savepoint
+        with contextlib.suppress(ZeroDivisionError), conn.transaction():
+            Outbox().enqueue(conn, "gone", None)
+            raise ZeroDivisionError
+        Outbox().enqueue(conn, "kept", None)
+        conn.commit()
+        assert heard() == 1
+
+
+def test_no_notice_of_what_is_not_due(box: Box) -> None:
+    hour = timedelta(hours=1)
+    later = [NewMessage(event_type="t", payload=n, delay=hour) for n in range(3)]
+    with ear(box) as heard:
+        box.enqueue(3, delay=hour)
+        box.outbox.enqueue(box.conn, "t", None, delay=hour)
+        box.outbox.enqueue(box.conn, "t", None, available_at=datetime(2100, 1, 1, tzinfo=UTC))
+        assert heard() == 0
+        box.outbox.enqueue_many(box.conn, [*later, NewMessage(event_type="t", payload=None)])
+        assert heard() == 1
+
+
+def test_no_notice_where_it_could_make_a_commit_fail(box: Box, edit: Edit) -> None:
+    edit("pg_notification_queue_usage()", "0.5::float8")
+    with ear(box) as heard:
+        box.outbox.enqueue(box.conn, "one", None)
+        box.enqueue(2)
+        assert heard() == 0

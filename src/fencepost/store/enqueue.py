@@ -84,8 +84,8 @@ def _enqueue_chunk(
     numbers = dict(zip((message.message_id for message in in_number), drawn, strict=True))
     columns = [_params(message, numbers.get(message.message_id)) for message in drafts]
     rows = yield catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
-    ids = {UUID(message_id): row_id for row_id, message_id in rows}
-    if notify and ids:
+    ids = {UUID(message_id): row_id for row_id, message_id, _ in rows}
+    if notify and any(is_due for _, _, is_due in rows):
         yield catalog.statement("notify", {"channel": catalog.names.channel})
     return (yield from _receipts(catalog, drafts, ids, notify=notify))
 

@@ -13,10 +13,11 @@ WITH inserted AS (
         )
     )
     ON CONFLICT (queue, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-    RETURNING id
+    RETURNING id, available_at <= statement_timestamp() AS is_due
 )
--- A full notification queue would make the producer's COMMIT fail; the dispatcher polls anyway.
+-- Nobody has to be woken for a message that is not due yet.
 SELECT id,
-       CASE WHEN %(channel)s::text IS NOT NULL AND pg_notification_queue_usage() < 0.5::float8
-            THEN pg_notify(%(channel)s::text, ''::text)::text END
+    CASE WHEN %(channel)s::text IS NULL OR NOT is_due THEN NULL ELSE
+    {notice}
+    END
 FROM inserted

@@ -17,4 +17,4 @@ FROM unnest(
 -- Ids are drawn in the caller's order.
 ORDER BY d.position
 ON CONFLICT (queue, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-RETURNING id, message_id::text
+RETURNING id, message_id::text, available_at <= statement_timestamp()
