@@ -25,6 +25,7 @@ from fencepost.core.outcome import (
 from fencepost.core.states import TRANSITIONS, Event, Recovery, State, attempts_after
 from fencepost.drivers import driver_for
 from fencepost.store.finalize import finalize
+from fencepost.store.order import promote
 from tests.store.rows import LEASE, OUTBOX, Connection, Seen, add, claim, claim_one, expire, row
 
 LIMIT = 5
@@ -37,6 +38,7 @@ class Case:
     db: Connection
     row_id: int
     recovery: Recovery
+    key: str | None = None
 
     @property
     def seen(self) -> Seen:
@@ -54,44 +56,42 @@ class Case:
 # --- how a row gets into each state, with two attempts behind it ------------------------------------------
 
 
-def pending(db: Connection, recovery: Recovery) -> Case:
-    (row_id,) = add(db, recovery=str(recovery))
+def pending(db: Connection, recovery: Recovery, key: str | None) -> Case:
+    (row_id,) = add(db, recovery=str(recovery), ordering_key=key)
     for _ in range(2):
         OUTBOX.reschedule(db, claim_one(db), delay=timedelta(0), error="before")
-    return Case(db, row_id, recovery)
+    return Case(db, row_id, recovery, key)
 
 
-def processing(db: Connection, recovery: Recovery) -> Case:
-    case = pending(db, recovery)
+def processing(db: Connection, recovery: Recovery, key: str | None) -> Case:
+    case = pending(db, recovery, key)
     claim_one(db)
     return case
 
 
-def done(db: Connection, recovery: Recovery) -> Case:
-    case = processing(db, recovery)
+def done(db: Connection, recovery: Recovery, key: str | None) -> Case:
+    case = processing(db, recovery, key)
     OUTBOX.mark_done(db, case.holder())
     return case
 
 
-def dead(db: Connection, recovery: Recovery) -> Case:
-    case = processing(db, recovery)
+def dead(db: Connection, recovery: Recovery, key: str | None) -> Case:
+    case = processing(db, recovery, key)
     OUTBOX.mark_dead(db, case.holder(), error="dead", outcome="expired")
     return case
 
 
-def blocked(db: Connection, recovery: Recovery) -> Case:
-    """Parked behind a dead message of its key, which is gone (but nobody promoted yet)."""
-    (head, follower) = add(db, 2, recovery=str(recovery), ordering_key="k")
+def blocked(db: Connection, recovery: Recovery, key: str | None) -> Case:
+    """Parked behind a dead message of its key."""
+    head, follower = add(db, 2, recovery=str(recovery), ordering_key=key)
     db.execute("UPDATE outbox SET attempts = 2, last_error = 'before', lease_version = 2 WHERE id = %s", [follower])
-    held, other = claim(db)
-    OUTBOX.mark_dead(db, held, error="dead")
-    OUTBOX.release(db, other)
-    claim(db, outbox=Outbox())
-    db.execute("DELETE FROM outbox WHERE id = %s", [head])
-    return Case(db, follower, recovery)
+    OUTBOX.mark_dead(db, claim_one(db, batch=1), error="dead")
+    assert row(db, head).status == State.DEAD
+    assert claim(db) == []
+    return Case(db, follower, recovery, key)
 
 
-REACH: dict[State, Callable[[Connection, Recovery], Case]] = {
+REACH: dict[State, Callable[[Connection, Recovery, str | None], Case]] = {
     State.PENDING: pending,
     State.PROCESSING: processing,
     State.BLOCKED: blocked,
@@ -119,12 +119,20 @@ def finished(result: Result, policy: RetryPolicy = DEFAULTS, attempt: int = 3) -
     return happen
 
 
-def claims(case: Case) -> None:
-    claim(case.db, outbox=Outbox(), max_attempts=LIMIT, queues=["default"])
+def claims(case: Case, limit: int = LIMIT) -> None:
+    """Where it is parked, a message of its key that is due leads to it, once those before it are gone."""
+    if case.seen.status == State.BLOCKED:
+        remove_those_before(case)
+        add(case.db, ordering_key=case.key)
+    claim(case.db, outbox=Outbox(), max_attempts=limit, queues=["default"])
 
 
 def claims_over_the_limit(case: Case) -> None:
-    claim(case.db, outbox=Outbox(), max_attempts=2, queues=["default"])
+    claims(case, limit=2)
+
+
+def remove_those_before(case: Case) -> None:
+    case.db.execute("DELETE FROM outbox WHERE id < %s", [case.row_id])
 
 
 def reclaims(case: Case) -> None:
@@ -137,10 +145,30 @@ def reaps(case: Case) -> None:
     OUTBOX.reap(case.db, max_attempts=3)
 
 
+def parks(case: Case) -> None:
+    """A dead message of its key stands before it, and there is a claim."""
+    case.db.execute(
+        """
+        INSERT INTO outbox (id, event_type, payload, ordering_key, status, outcome, dead_at, available_at)
+        OVERRIDING SYSTEM VALUE
+        VALUES (%s - 2, 'e', '1', %s, 'dead', 'permanent', now(), '9999-12-31 00:00:00+00')
+        """,
+        [case.row_id, case.key],
+    )
+    claim(case.db, outbox=Outbox(), max_attempts=LIMIT, queues=["default"])
+
+
+def promotes(case: Case) -> None:
+    remove_those_before(case)
+    run(promote(OUTBOX.catalog, [("default", case.key or "")]), driver_for(case.db).execute)
+
+
 EVENTS: dict[Event, tuple[Callable[[Case], None], Recovery]] = {
     Event.CLAIM: (claims, Recovery.AUTO),
     Event.CLAIM_OVER_LIMIT: (claims_over_the_limit, Recovery.AUTO),
     Event.RECLAIM: (reclaims, Recovery.AUTO),
+    Event.PARK: (parks, Recovery.AUTO),
+    Event.PROMOTE: (promotes, Recovery.AUTO),
     Event.REAP_CRASHED: (reaps, Recovery.AUTO),
     Event.REAP_UNKNOWN: (reaps, Recovery.MANUAL),
     Event.DELIVERED: (finished(Delivered()), Recovery.AUTO),
@@ -167,21 +195,24 @@ def test_the_table_names_every_event() -> None:
     assert {event for _, event in TRANSITIONS} == set(Event)
 
 
-PAIRS = [
-    (state, event)
+CASES = [
+    (state, event, key)
     for state in REACH
     for event in Event
+    for key in (None, "k")
     # A claim is one or the other by the state of the row that it meets.
     if (state, event) != (State.PENDING, Event.RECLAIM)
+    # What has no key waits for nothing, and is claimed.
+    if key is not None or (state is not State.BLOCKED and (state, event) != (State.PENDING, Event.PARK))
 ]
 
 
-@pytest.mark.parametrize(("state", "event"), PAIRS)
+@pytest.mark.parametrize(("state", "event", "key"), CASES)
 def test_the_database_does_what_the_table_says_and_nothing_else(
-    db: Connection, state: State, event: Event
+    db: Connection, state: State, event: Event, key: str | None
 ) -> None:
     happen, recovery = EVENTS[event]
-    case = REACH[state](db, recovery)
+    case = REACH[state](db, recovery, key)
     before = case.seen
     assert before.status == state
 
@@ -206,13 +237,16 @@ def test_the_database_does_what_the_table_says_and_nothing_else(
     assert after.token == before.token + rule.raises_token
     assert (after.lease_left is not None) == (rule.to is State.PROCESSING)
     assert after.reclaim_count == (1 if event is Event.RECLAIM else 0)
-    assert (after.due_in > 10**9) == (rule.to is State.DEAD or event is Event.OPERATOR_SKIP)
+    assert (after.due_in > 10**9) == (rule.to in {State.DEAD, State.BLOCKED} or event is Event.OPERATOR_SKIP)
 
 
+@pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize(("state", "event"), [pair for pair, rule in TRANSITIONS.items() if rule.fenced])
-def test_every_fenced_event_bounces_off_a_raised_token(db: Connection, state: State, event: Event) -> None:
+def test_every_fenced_event_bounces_off_a_raised_token(
+    db: Connection, state: State, event: Event, key: str | None
+) -> None:
     happen, recovery = EVENTS[event]
-    case = REACH[state](db, recovery)
+    case = REACH[state](db, recovery, key)
     held = case.holder()
     case.holder = lambda: held  # type: ignore[method-assign]  # it does not hear of what comes
     db.execute("UPDATE outbox SET lease_version = lease_version + 1")
