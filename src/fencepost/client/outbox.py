@@ -15,11 +15,12 @@ from uuid import UUID, uuid4
 
 from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
 from fencepost.core.operation import Operation, arun, run
-from fencepost.core.records import Claimed, DeadMessage, Enqueued, Stats
+from fencepost.core.queue import QueueChanges, QueueSettings, checked_changes, checked_name
+from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Stats
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
-from fencepost.store import operators, schema, upkeep
+from fencepost.store import keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue, enqueue_many
@@ -150,6 +151,23 @@ class _OutboxOperations:
         self, queue: str | None, outcome: str | None, after: int, limit: int
     ) -> Operation[list[DeadMessage]]:
         return operators.list_dead(self.catalog, queue=queue, outcome=outcome, after=after, limit=limit)
+
+    def _blocked_keys(
+        self, queue: str | None, limit: int, after: tuple[str, str] | None, include_leased: bool
+    ) -> Operation[BlockedKeys]:
+        if limit < 1:
+            raise ConfigError("blocked_keys needs a limit above 0")
+        return keys.blocked_keys(
+            self.catalog, queue=queue, after=after, limit=limit, include_leased=include_leased
+        )
+
+    def _set_paused(self, queue: str, paused: bool, actor: str) -> Operation[bool]:
+        name = checked_name(queue)
+        return queues.set_paused(self.catalog, name, paused, actor=actor, notify=self.notify)
+
+    def _set_queue(self, queue: str, actor: str, changes: QueueChanges) -> Operation[QueueSettings]:
+        checked = checked_changes(changes)
+        return queues.change(self.catalog, checked_name(queue), checked, actor=actor, notify=self.notify)
 
 
 def _many(messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
@@ -282,6 +300,55 @@ class Outbox(_OutboxOperations):
         return self._run(
             conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
         )
+
+    def blocked_keys(
+        self,
+        conn: Any,
+        queue: str | None = None,
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+        include_leased: bool = False,
+    ) -> BlockedKeys:
+        """Return the ordering keys that do not move, a page at a time; ``after`` is where the last one ended.
+
+        A key is blocked where its first open message is dead, or where others wait behind one that is not due
+        or that may have crashed a worker. Behind one that is being published they just wait: ``include_leased``.
+        """
+        return self._run(conn, self._blocked_keys(queue, limit, after, include_leased))
+
+    def queues(self, conn: Any) -> list[QueueSettings]:
+        """Return the queues that have settings of their own, by name; all others have the workers'."""
+        return self._run(conn, queues.queue_settings(self.catalog))
+
+    def pause_queue(self, conn: Any, queue: str, actor: str) -> bool:
+        """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
+
+        What is being published goes on to its end.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return self._run(conn, self._set_paused(queue, True, actor))
+
+    def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
+        """Let a paused queue go on; return False where it was not paused.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return self._run(conn, self._set_paused(queue, False, actor))
+
+    def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
+        """Change settings of a queue for all workers, keep the others, and return what holds.
+
+        None puts a setting back to the workers' own. Numbers of ordering keys (``sequenced``) go on where they
+        ended, also after a time without.
+
+        Raises:
+            ConfigError: settings that cannot work, by themselves (before any database work) or with those that
+                stay.
+        """
+        return self._run(conn, self._set_queue(queue, actor, changes))
 
     def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
@@ -431,6 +498,55 @@ class AsyncOutbox(_OutboxOperations):
         return await self._run(
             conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
         )
+
+    async def blocked_keys(
+        self,
+        conn: Any,
+        queue: str | None = None,
+        limit: int = 100,
+        after: tuple[str, str] | None = None,
+        include_leased: bool = False,
+    ) -> BlockedKeys:
+        """Return the ordering keys that do not move, a page at a time; ``after`` is where the last one ended.
+
+        A key is blocked where its first open message is dead, or where others wait behind one that is not due
+        or that may have crashed a worker. Behind one that is being published they just wait: ``include_leased``.
+        """
+        return await self._run(conn, self._blocked_keys(queue, limit, after, include_leased))
+
+    async def queues(self, conn: Any) -> list[QueueSettings]:
+        """Return the queues that have settings of their own, by name; all others have the workers'."""
+        return await self._run(conn, queues.queue_settings(self.catalog))
+
+    async def pause_queue(self, conn: Any, queue: str, actor: str) -> bool:
+        """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
+
+        What is being published goes on to its end.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return await self._run(conn, self._set_paused(queue, True, actor))
+
+    async def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
+        """Let a paused queue go on; return False where it was not paused.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return await self._run(conn, self._set_paused(queue, False, actor))
+
+    async def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
+        """Change settings of a queue for all workers, keep the others, and return what holds.
+
+        None puts a setting back to the workers' own. Numbers of ordering keys (``sequenced``) go on where they
+        ended, also after a time without.
+
+        Raises:
+            ConfigError: settings that cannot work, by themselves (before any database work) or with those that
+                stay.
+        """
+        return await self._run(conn, self._set_queue(queue, actor, changes))
 
     async def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.

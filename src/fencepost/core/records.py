@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -135,3 +136,85 @@ class Stats:
     @property
     def oldest_age(self) -> timedelta | None:
         return max((q.oldest_age for q in self.queues if q.oldest_age is not None), default=None)
+
+
+class BlockReason(StrEnum):
+    """Why an ordering key does not move: what its first open message waits for."""
+
+    DEAD = "dead"
+    """An operator's retry or skip."""
+    BACKOFF = "backoff"
+    """Its next attempt, after a failure."""
+    DEFERRED = "deferred"
+    """The time to which a publisher deferred it."""
+    DELAYED = "delayed"
+    """The time that its producer said."""
+    LEASED = "leased"
+    """The end of its publish."""
+    EXPIRED = "expired"
+    """A worker that takes it over: its lease has ended."""
+    SUSPECT = "suspect"
+    """A worker that takes it alone: a worker may have crashed on it."""
+    STRANDED = "stranded"
+    """Nothing at all: it is parked although nothing is before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """An ordering key that does not move, and the message at its head."""
+
+    queue: str
+    ordering_key: str
+    head_id: int
+    reason: BlockReason
+    outcome: Outcome | None
+    last_error: str | None
+    age: timedelta
+    """Time since the head, which is the oldest open message of the key, was created."""
+    due_in: timedelta | None
+    """Time until the head is due, where that is what it waits for."""
+    lease_owner: str | None
+    """Who holds the head, or held it last."""
+    lease_left: timedelta | None
+    """Time until the lease of the head ends; negative where it has ended."""
+    followers: int
+    """Open messages that wait behind the head, counted up to a cap."""
+    followers_are_capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKeys:
+    """A page of blocked keys; ``after`` is the (queue, key) behind which to go on, None at the end."""
+
+    keys: tuple[BlockedKey, ...]
+    after: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What an operator's change let move again: ordering keys, and messages that waited in them."""
+
+    keys: int = 0
+    messages: int = 0
+    is_capped: bool = False
+    """There are more messages than were counted."""
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    """It cannot be seen, mostly for want of a privilege."""
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check of `doctor` found."""
+
+    check: str
+    severity: Severity
+    text: str
+    remedy: str | None = None

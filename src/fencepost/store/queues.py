@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
-from fencepost.core.queue import QueueSettings
+from fencepost.core.queue import QueueSettings, with_changes
+from fencepost.core.records import instant
 from fencepost.store.catalog import Catalog
 
 
@@ -15,8 +20,59 @@ def queue_settings(catalog: Catalog) -> Operation[list[QueueSettings]]:
     return [_settings(row) for row in rows]
 
 
+def change(
+    catalog: Catalog, queue: str, changes: Mapping[str, Any], *, actor: str, notify: bool
+) -> Operation[QueueSettings]:
+    """Change some settings of a queue, keep the others, and wake the workers; return what holds now.
+
+    Raises:
+        ConfigError: together with what stood there they cannot work; nothing was changed.
+    """
+    rows = yield catalog.statement("queue_hold", {"queue": queue})
+    before = _settings(rows[0])
+    rows = yield catalog.statement("queue_save", _columns(with_changes(before, changes), actor))
+    if notify:
+        yield catalog.statement("notify", {"channel": catalog.names.channel})
+    return _settings(rows[0])
+
+
+def set_paused(catalog: Catalog, queue: str, paused: bool, *, actor: str, notify: bool) -> Operation[bool]:
+    """Pause or resume a queue; return whether that changed anything."""
+    rows = yield catalog.statement("queue_hold", {"queue": queue})
+    before = _settings(rows[0])
+    if before.paused is paused:
+        return False
+    yield catalog.statement("queue_save", _columns(replace(before, paused=paused), actor))
+    if notify and not paused:
+        yield catalog.statement("notify", {"channel": catalog.names.channel})
+    return True
+
+
+def has_open(catalog: Catalog, queue: str) -> Operation[bool]:
+    """Tell whether a queue holds a message that is not done."""
+    rows = yield catalog.statement("queue_has_open", {"queue": queue})
+    return bool(rows)
+
+
+def _columns(settings: QueueSettings, actor: str) -> dict[str, Any]:
+    return {
+        "queue": settings.queue,
+        "paused": settings.paused,
+        "weight": settings.weight,
+        "concurrency": settings.concurrency,
+        "lease": _seconds(settings.lease),
+        "publish_timeout": _seconds(settings.publish_timeout),
+        "max_attempts": settings.max_attempts,
+        "backoff_base": _seconds(settings.backoff_base),
+        "backoff_cap": _seconds(settings.backoff_cap),
+        "sequenced": settings.sequenced,
+        "actor": storable(actor),
+    }
+
+
 def _settings(row: Row) -> QueueSettings:
-    queue, paused, weight, concurrency, lease, publish_timeout, max_attempts, base, cap, sequenced = row
+    queue, paused, weight, concurrency, lease, publish_timeout, max_attempts, base, cap, sequenced = row[:10]
+    changed_at, changed_by = row[10:]
     return QueueSettings(
         queue=queue,
         paused=paused,
@@ -28,8 +84,14 @@ def _settings(row: Row) -> QueueSettings:
         backoff_base=_duration(base),
         backoff_cap=_duration(cap),
         sequenced=sequenced,
+        changed_at=instant(changed_at),
+        changed_by=changed_by,
     )
 
 
 def _duration(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()

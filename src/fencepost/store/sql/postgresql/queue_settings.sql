@@ -1,4 +1,3 @@
-SELECT queue, paused, weight, concurrency, lease_seconds, publish_timeout_seconds, max_attempts,
-       backoff_base_seconds, backoff_cap_seconds, sequenced
-FROM {queue}
-ORDER BY queue
+SELECT {queue_columns}
+FROM {queue} AS q
+ORDER BY q.queue

@@ -1,0 +1,27 @@
+-- What waited behind messages that an operator has just changed: in each of their keys the rows behind, where the
+-- first open row is neither before them nor dead itself.
+SELECT k.queue, k.ordering_key, b.many
+FROM (
+    SELECT queue, ordering_key, min(id) AS id
+    FROM {outbox}
+    WHERE id = ANY (%(ids)s::bigint[]) AND ordering_key IS NOT NULL
+    GROUP BY queue, ordering_key
+) AS k
+CROSS JOIN LATERAL (
+    SELECT id, status
+    FROM {outbox}
+    WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
+    ORDER BY id
+    LIMIT 1
+) AS head
+CROSS JOIN LATERAL (
+    SELECT count(*) AS many FROM (
+        SELECT 1
+        FROM {outbox}
+        WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
+          AND id > k.id
+        ORDER BY id
+        LIMIT %(cap)s::int + 1
+    ) AS waiting
+) AS b
+WHERE head.id >= k.id AND head.status <> 'dead' AND b.many > 0
