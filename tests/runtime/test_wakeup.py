@@ -79,11 +79,9 @@ def ear(box: Box) -> Iterator[Callable[[], int]]:
         def heard() -> int:
             # Notices arrive in the order of their commits: behind the mark there is nothing older.
             box.conn.execute("SELECT pg_notify(%s, 'mark')", [CHANNEL])
-            count = 0
-            for notice in listener.notifies(timeout=PATIENCE):
+            for count, notice in enumerate(listener.notifies(timeout=PATIENCE)):
                 if notice.payload == "mark":
                     return count
-                count += 1
             raise AssertionError("the mark never came")
 
         yield heard
