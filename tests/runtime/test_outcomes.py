@@ -231,9 +231,9 @@ async def test_a_function_that_hangs_in_its_thread_keeps_its_slot_but_not_its_me
         await until(lambda: box.row(row_id)["status"] == "dead")
         more = box.enqueue(10)
         await until(lambda: all(box.row(each)["status"] == "done" for each in more))
-        assert dispatcher._flight._threads.abandoned == 1
+        assert dispatcher._flight._slots["default"].threads.abandoned == 1
         gate.set()
-        await until(lambda: dispatcher._flight._threads.abandoned == 0)
+        await until(lambda: dispatcher._flight._slots["default"].threads.abandoned == 0)
 
 
 async def test_a_publish_that_swallows_its_cancellation_is_given_up_on(box: Box) -> None:

@@ -100,6 +100,9 @@ class Release:
 
 Action = Done | Reschedule | Dead | Release
 
+DONE = Done()
+"""The one that nearly every message ends with."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -135,7 +138,7 @@ def decide(
     """
     match result:
         case Delivered():
-            return Done()
+            return DONE
         case Unstarted():
             return Release()
         case Refused(error=error, unroutable=True):

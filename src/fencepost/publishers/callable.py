@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fencepost.errors import ConfigError
 from fencepost.publishers.base import Delivery, DestinationPublisher
 
 ACCEPTED = "publish(message, delivery) or publish(message)"
+ACCEPTED_BATCH = "publish_batch(messages, deliveries)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Invocable:
             False (a plain function may return a coroutine); await it then.
         is_async: calling it only makes a coroutine, so it is called on the event loop. Otherwise it may
             block and belongs into a thread.
+        call_batch: takes the messages and the deliveries of a batch and returns an outcome for each, in their
+            order; None where the publisher takes one message at a time.
+        is_batch_async: as ``is_async``, for ``call_batch``.
         open: called once before the first message, without arguments; its result may be awaitable.
         close: called once after the last message; likewise.
         name: for logs and errors; holds no secrets.
@@ -34,12 +38,15 @@ class Invocable:
     open: Callable[[], Any] | None
     close: Callable[[], Any] | None
     name: str
+    call_batch: Callable[[Sequence[Message], Sequence[Delivery]], Any] | None = None
+    is_batch_async: bool = False
 
 
 def as_publisher(publisher: object) -> Invocable:
-    """Return the normal form of an object with ``publish``, a function, or any other callable.
+    """Return the normal form of an object with ``publish`` or ``publish_batch``, a function, or another callable.
 
-    Functions and methods, plain or async, may take ``(message, delivery)`` or ``(message)`` alone.
+    Functions and methods, plain or async, may take ``(message, delivery)`` or ``(message)`` alone. An object
+    with ``publish_batch`` gets batches wherever it can.
 
     Raises:
         ConfigError: a class instead of an instance, a generator function, something that cannot be called,
@@ -48,17 +55,82 @@ def as_publisher(publisher: object) -> Invocable:
     name = _name(publisher)
     if inspect.isclass(publisher):
         raise ConfigError(f"publisher {name} is a class; pass an instance: {publisher.__name__}(...)")
+    call_batch = _batch_method(publisher, name)
+    is_batch_async = call_batch is not None and _is(inspect.iscoroutinefunction, call_batch)
+    if call_batch is not None and not hasattr(publisher, "publish"):
+        call, is_async = _one_of(call_batch, is_batch_async), is_batch_async
+    else:
+        call, is_async = _single_method(publisher, name)
+    return Invocable(
+        call=call,
+        is_async=is_async,
+        open=_hook(publisher, "open", name),
+        close=_hook(publisher, "close", name),
+        name=name,
+        call_batch=call_batch,
+        is_batch_async=is_batch_async,
+    )
+
+
+def _single_method(publisher: object, name: str) -> tuple[Callable[[Message, Delivery], Any], bool]:
     call = getattr(publisher, "publish", publisher)
     if not callable(call) or inspect.isclass(call):
         raise ConfigError(f"publisher {name} is neither callable nor has a method {ACCEPTED}")
     _refuse_generator(call, name)
-    return Invocable(
-        call=call if _takes_delivery(call, name) else _without_delivery(call),
-        is_async=_is(inspect.iscoroutinefunction, call),
-        open=_hook(publisher, "open", name),
-        close=_hook(publisher, "close", name),
-        name=name,
-    )
+    is_async = _is(inspect.iscoroutinefunction, call)
+    return (call if _takes_delivery(call, name) else _without_delivery(call)), is_async
+
+
+def _batch_method(publisher: object, name: str) -> Callable[..., Any] | None:
+    call = getattr(publisher, "publish_batch", None)
+    if call is None:
+        return None
+    if not callable(call) or inspect.isclass(call):
+        raise ConfigError(f"publisher {name}: its attribute 'publish_batch' must be a method {ACCEPTED_BATCH}")
+    _refuse_generator(call, name)
+    try:
+        inspect.signature(call).bind(None, None)
+    except (TypeError, ValueError):
+        raise ConfigError(f"publisher {name}: its method must accept {ACCEPTED_BATCH}") from None
+    return call  # type: ignore[no-any-return]  # whatever the user's object has there, it is callable
+
+
+def _one_of(call_batch: Callable[..., Any], is_async: bool) -> Callable[[Message, Delivery], Any]:
+    """Make a batch of one of each message, for a publisher that takes nothing else."""
+
+    def call(message: Message, delivery: Delivery) -> None:
+        _raise_outcome(call_batch([message], [delivery]))
+
+    async def call_async(message: Message, delivery: Delivery) -> None:
+        _raise_outcome(await call_batch([message], [delivery]))
+
+    return call_async if is_async else call
+
+
+def _raise_outcome(outcomes: Any) -> None:
+    outcome = checked_outcomes(outcomes, 1)[0]
+    if outcome is not None:
+        raise outcome
+
+
+def checked_outcomes(outcomes: Any, many: int) -> Sequence[BaseException | None]:
+    """Refuse what is not one outcome for each message: it must never be taken for delivered.
+
+    Raises:
+        TypeError: what is wrong with it.
+    """
+    if not isinstance(outcomes, list | tuple) or len(outcomes) != many:
+        shown = f"{len(outcomes)} outcomes" if isinstance(outcomes, list | tuple) else type(outcomes).__name__
+        raise TypeError(
+            f"publish_batch must return a list with one outcome for each of its {many} messages, not {shown}"
+        )
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, BaseException):
+            raise TypeError(
+                "an outcome of publish_batch must be None (delivered) or an exception such as Retryable, "
+                f"not {type(outcome).__name__}"
+            )
+    return outcomes
 
 
 def _takes_delivery(call: Callable[..., Any], name: str) -> bool:
@@ -100,7 +172,7 @@ def _refuse_generator(call: Callable[..., Any], name: str) -> None:
 
 def _hook(publisher: object, attribute: str, name: str) -> Callable[[], Any] | None:
     # A function or a partial has nothing to open; a file-like callable's own close() is not ours to call.
-    if not hasattr(publisher, "publish"):
+    if not hasattr(publisher, "publish") and not hasattr(publisher, "publish_batch"):
         return None
     hook = getattr(publisher, attribute, None)
     if hook is None:

@@ -1,10 +1,10 @@
 """Decides what this process claims next, and claims it.
 
-Two kinds of claims take turns. A normal one takes a batch of messages that no crash has touched. A suspect's
-one takes a single message whose worker may have crashed on it, to be published with nothing else in flight,
-so that a message that kills its process spends nobody else's attempts. When the first few suspects of a
-crash went well, the rest that expired with them, for the first time and with attempts to spare, come as a
-batch: a machine that lost power must not make its whole load crawl.
+Two kinds of claims take turns. A normal one takes a batch of messages of one queue that no crash has touched;
+the weights decide which queue. A suspect's one takes a single message whose worker may have crashed on it, to be
+published with nothing else in flight, so that a message that kills its process spends nobody else's attempts. When
+the first few suspects of a crash went well, the rest that expired with them, for the first time and with attempts
+to spare, come as a batch: a machine that lost power must not make its whole load crawl.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fencepost.config import DispatcherSettings
@@ -21,12 +21,19 @@ from fencepost.core.records import Claimed
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
+from fencepost.runtime.queues import Queues
+from fencepost.runtime.terms import Terms
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
+from fencepost.store.queues import queue_settings
 
 log = logging.getLogger("fencepost.claim")
 
 SUSPECTS_BEFORE_BATCH = 3
+
+PATIENCE = 0.05
+"""Seconds to leave messages alone that wait behind one that is being published, before they are parked. Parking
+costs the database an update for each of them, and most publishes are over in less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +43,47 @@ class Batch:
     holdings: Sequence[Holding] = ()
     alone: bool = False
     """Publish it with nothing else in flight."""
+    again: bool = False
+    """Nothing was taken, but more is to be had at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the process can take of one queue.
+
+    Args:
+        messages: how many.
+        longest_run: how many of one ordering key, which are published one after another.
+    """
+
+    messages: int
+    longest_run: int
 
 
 class Claimer:
-    """Claims for one dispatcher."""
+    """Claims for one dispatcher.
 
-    def __init__(self, link: Link, catalog: Catalog, settings: DispatcherSettings, counters: Counters) -> None:
+    Args:
+        room: what can be taken of a queue just now.
+        on_settings: called when the queues' settings were read.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        catalog: Catalog,
+        settings: DispatcherSettings,
+        counters: Counters,
+        queues: Queues,
+        room: Callable[[Terms], Room],
+        on_settings: Callable[[], None],
+    ) -> None:
         self._link, self._catalog, self._settings, self._counters = link, catalog, settings, counters
-        self._terms = store.ClaimTerms(settings.owner, settings.lease, settings.max_attempts)
-        self._queues: list[str] = list(settings.queues or ())
+        self._queues, self._room, self._on_settings = queues, room, on_settings
         self._rotation = store.Rotation()
         self._listed_at: float | None = None
+        self._settled_at: float | None = None
+        self._waiting_since: dict[str, float] = {}
         self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
         # processes claim once each.
@@ -55,21 +92,26 @@ class Claimer:
         self._survived = 0
         self._sent_at = 0.0
 
-    async def next(self, room: int) -> Batch:
-        """Claim at most ``room`` messages; an empty batch means that nothing is due."""
-        await self._list_queues()
+    @property
+    def is_waiting(self) -> bool:
+        """Whether messages were left alone that wait for one that is being published."""
+        return bool(self._waiting_since)
+
+    async def next(self) -> Batch:
+        """Claim a batch; an empty one means that nothing is due, or that there is no room for what is."""
+        await self._look_around()
         suspects_due = time.monotonic() >= self._suspects_at
         if suspects_due and not self._owes_normal:
-            batch = await self._claim_suspects_and_survive(room)
+            batch = await self._claim_suspects_and_survive()
             if batch.holdings:
                 self._owes_normal = True
                 return batch
             self._suspects_at = time.monotonic() + self._settings.poll_interval.total_seconds()
             suspects_due = False
         self._owes_normal = False
-        batch = await self._claim_normal(room)
-        if not batch.holdings and suspects_due:
-            return await self.next(room)
+        batch = await self._claim_normal()
+        if not batch.holdings and not batch.again and suspects_due:
+            return await self.next()
         return batch
 
     def shrink(self) -> None:
@@ -81,67 +123,115 @@ class Claimer:
         if holding.claimed.reclaim_count == 1:
             self._survived += 1
 
-    async def _claim_normal(self, room: int) -> Batch:
-        names = self._queues
-        try:
-            found = await self._claim_from(names, room)
-        except Exception:
-            if len(names) < 2:
-                raise
-            log.exception("a claim from all queues failed in a way that is not understood: trying them one by one")
-            found = await self._claim_one_by_one(names, room)
-        # The next claim begins with another queue, so that none stands in front of the others.
-        self._queues = names[1:] + names[:1]
-        if not found:
+    # --- normal batches ----------------------------------------------------------------------------------
+
+    async def _claim_normal(self) -> Batch:
+        any_due = False
+        for terms in self._queues.in_turn():
+            room = self._room(terms)
+            if room.messages < 1:
+                any_due = True
+                continue
+            try:
+                found = await self._claim_from(terms, room)
+            except Exception:
+                # One odd row must not keep the other queues from being served.
+                log.exception(
+                    "a claim from queue %s failed in a way that is not understood; trying again later", terms.queue
+                )
+                self._queues.is_empty(terms)
+                continue
+            if found.holdings or found.again:
+                return found
+            if terms.queue in self._waiting_since:
+                any_due = True
+            else:
+                self._queues.is_empty(terms)
+        if not any_due:
             self._listed_at = None  # a queue may have come into being: look again
-        return Batch(found)
+        return Batch()
 
-    async def _claim_from(self, names: Sequence[str], room: int) -> list[Holding]:
-        return await self._run(
-            lambda: store.claim(self._catalog, self._terms, queues=names, batch=min(room, self._largest)),
-            names,
+    async def _claim_from(self, terms: Terms, room: Room) -> Batch:
+        floor = self._queues.floor(terms.queue)
+        began = time.monotonic()
+        scan = store.Scan(
+            floor=floor.choose(began),
+            park_behind_leased=began - self._waiting_since.get(terms.queue, began) >= PATIENCE,
+            longest_run=room.longest_run,
+            statements=1,
         )
+        result = await self._send(
+            terms,
+            lambda: store.claim(
+                self._catalog,
+                self._terms(terms),
+                queues=[terms.queue],
+                batch=min(room.messages, self._largest),
+                scan=scan,
+            ),
+        )
+        ended = time.monotonic()
+        floor.looked(scan.floor, result.lowest, self._sent_at, ended)
+        self._note_waiting(terms, result, began)
+        self._queues.served(terms, len(result.claimed))
+        again = result.parked + result.exhausted > 0
+        if not result.claimed and not again and scan.floor and floor.may_look_everywhere(ended):
+            floor.reset()
+            again = True
+        return Batch(self._holdings(terms, result.claimed), again=again)
 
-    async def _claim_one_by_one(self, names: Sequence[str], room: int) -> list[Holding]:
-        """One odd row must not keep the other queues from being served."""
-        found: list[Holding] = []
-        for name in names[: store.QUEUES_PER_STEP]:
-            if len(found) < room:
-                try:
-                    found += await self._claim_from([name], room - len(found))
-                except Exception:
-                    log.exception("a claim from queue %s failed", name)
-        return found
+    def _note_waiting(self, terms: Terms, result: store.ClaimResult, now: float) -> None:
+        if result.waiting and not result.parked:
+            self._waiting_since.setdefault(terms.queue, now)
+        else:
+            self._waiting_since.pop(terms.queue, None)
 
-    async def _claim_suspects_and_survive(self, room: int) -> Batch:
+    # --- crash suspects ----------------------------------------------------------------------------------
+
+    async def _claim_suspects_and_survive(self) -> Batch:
         try:
-            return await self._claim_suspects(room)
+            return await self._claim_suspects()
         except Exception:
             log.exception("a claim of crash suspects failed in a way that is not understood")
             return Batch()
 
-    async def _claim_suspects(self, room: int) -> Batch:
-        if self._survived >= SUSPECTS_BEFORE_BATCH:
-            found = await self._run(
-                lambda: store.claim_suspects(
-                    self._catalog,
-                    self._terms,
-                    queues=self._queues,
-                    batch=min(room, self._largest),
-                    max_reclaims=0,
-                    spare_attempts=1,
-                ),
-                self._queues,
-            )
+    async def _claim_suspects(self) -> Batch:
+        due = self._queues.due
+        random.shuffle(due)
+        for queue in due[: store.QUEUES_PER_STEP]:
+            terms = self._queues.terms(queue)
+            if self._survived >= SUSPECTS_BEFORE_BATCH:
+                found = await self._suspects_of(
+                    terms, min(self._settings.batch, self._largest), max_reclaims=0, spare_attempts=1
+                )
+                if found:
+                    return Batch(found)
+                self._survived = 0
+            found = await self._suspects_of(terms, 1)
             if found:
-                return Batch(found)
-            self._survived = 0
-        found = await self._run(
-            lambda: store.claim_suspects(self._catalog, self._terms, queues=self._queues), self._queues
-        )
-        return Batch(found, alone=True)
+                return Batch(found, alone=True)
+        self._survived = 0
+        return Batch()
 
-    async def _run(self, make: store.MakeClaim, queues: Sequence[str]) -> list[Holding]:
+    async def _suspects_of(
+        self, terms: Terms, batch: int, max_reclaims: int = store.UNLIMITED, spare_attempts: int = 0
+    ) -> list[Holding]:
+        result = await self._send(
+            terms,
+            lambda: store.claim_suspects(
+                self._catalog,
+                self._terms(terms),
+                queues=[terms.queue],
+                batch=batch,
+                max_reclaims=max_reclaims,
+                spare_attempts=spare_attempts,
+            ),
+        )
+        return self._holdings(terms, result.claimed)
+
+    # --- what both share ---------------------------------------------------------------------------------
+
+    async def _send(self, terms: Terms, make: store.MakeClaim) -> store.ClaimResult:
         tries = 0
 
         def timed() -> store.ClaimOperation:
@@ -153,24 +243,35 @@ class Claimer:
             self._sent_at = time.monotonic()
             return make()
 
-        # Of several queues, all or none: what one gave must not stay leased because another one failed.
-        result = await self._link.run(timed, atomic=len(queues) > 1)
+        result = await self._link.run(timed)
         self._largest = min(self._settings.batch, self._largest * 2)
         self._counters.exhausted_at_claim += result.exhausted
         self._counters.claimed += len(result.claimed)
+        self._counters.parked += result.parked
         self._counters.reclaimed += sum(each.reclaim_count > 0 for each in result.claimed)
-        return [self._holding(each) for each in result.claimed]
+        return result
 
-    def _holding(self, claimed: Claimed) -> Holding:
-        window = TrustWindow(self._sent_at, claimed.lease.total_seconds())
-        return Holding(claimed, window, claimed_at=self._sent_at)
+    def _terms(self, terms: Terms) -> store.ClaimTerms:
+        return store.ClaimTerms(self._settings.owner, terms.lease, terms.policy.max_attempts)
 
-    async def _list_queues(self) -> None:
-        if self._settings.queues is not None:
-            return
+    def _holdings(self, terms: Terms, claimed: Sequence[Claimed]) -> list[Holding]:
+        lease = terms.lease.total_seconds()
+        window = TrustWindow(self._sent_at, lease)
+        return [Holding(each, terms, window, self._sent_at) for each in claimed]
+
+    async def _look_around(self) -> None:
+        """Learn the queues' settings, and which queues have something due, where that was long ago."""
         now = time.monotonic()
-        if self._listed_at is None or now - self._listed_at > self._settings.poll_interval.total_seconds():
-            found = await self._link.run(lambda: store.open_queues(self._catalog, rotation=self._rotation))
-            if sorted(self._queues) != found:
-                self._queues = found
+        poll = self._settings.poll_interval.total_seconds()
+        if self._settled_at is None or now - self._settled_at > poll:
+            self._queues.learn(await self._link.run(lambda: queue_settings(self._catalog)))
+            self._on_settings()
+            self._settled_at = now
+        if self._listed_at is None or now - self._listed_at > poll:
+            self._queues.found_due(await self._names())
             self._listed_at = now
+
+    async def _names(self) -> Sequence[str]:
+        if self._settings.queues is not None:
+            return self._settings.queues
+        return await self._link.run(lambda: store.open_queues(self._catalog, rotation=self._rotation))

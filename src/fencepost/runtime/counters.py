@@ -17,6 +17,8 @@ class Counters:
     dead: int = 0
     released: int = 0
     exhausted_at_claim: int = 0
+    parked: int = 0
+    """Messages put behind an earlier one of their ordering key that is not free."""
     reaped: int = 0
     lost_leases: int = 0
     delivered_but_lost: int = 0

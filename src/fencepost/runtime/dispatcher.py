@@ -12,8 +12,9 @@ import inspect
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,8 +30,10 @@ from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
 from fencepost.runtime.held import OVERDUE_SECONDS, Held
+from fencepost.runtime.lanes import LINGER
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.publishing import Threads
+from fencepost.runtime.queues import Queues
 from fencepost.runtime.reaper import reap_forever
 from fencepost.runtime.routes import Route, Router
 from fencepost.runtime.shutdown import Stop, signals_to
@@ -40,11 +43,9 @@ from fencepost.store.catalog import Catalog, Names
 
 log = logging.getLogger("fencepost.dispatcher")
 
-CLAIM_LINGER = 0.01
-"""Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""
-
 LEAST_PAUSE = 0.005
-"""Seconds between a claim that found nothing and the next one."""
+"""Seconds between a claim that found nothing and the next one. After traffic, the pauses between looks grow from
+here to the poll interval: producers that commit at the same time leave all but one notice out."""
 
 EXIT_RESERVE = 0.8
 """Seconds after the grace time for the last writes; the process is gone within a second of it."""
@@ -84,6 +85,8 @@ class Dispatcher:
         self._store = store
         self._catalog = Catalog(Names(schema_name, table))
         self._router = Router(routes)
+        self._queues = Queues(self.settings)
+        self._shortest_lease = self.settings.lease.total_seconds()
         self._limits = Limits.below(self.settings.lease)
         self._stack: AsyncExitStack | None = None
         self._stop = Stop()
@@ -142,7 +145,6 @@ class Dispatcher:
 
     async def _set_up(self, stack: AsyncExitStack) -> None:
         self._held = Held()
-        self._freed = asyncio.Event()
         self._wakeup = Wakeup()
         self._close_by: float | None = None
         url_opener = open_store(self._store)
@@ -170,23 +172,49 @@ class Dispatcher:
         finalize_link = Link(url, self._catalog, self._limits, "finalize", self._count_reconnect)
         stack.push_async_callback(finalize_link.close)
         self._claim_link = claim_link
-        self._claimer = Claimer(claim_link, self._catalog, self.settings, self.counters)
-        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._freed.set)
+        self._finalize_link = finalize_link
+        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
         self._flight = Flight(
-            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._freed
+            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._wakeup.set
+        )
+        self._claimer = Claimer(
+            claim_link,
+            self._catalog,
+            self.settings,
+            self.counters,
+            self._queues,
+            self._flight.room,
+            self._settings_read,
         )
         heartbeat = Heartbeat(
             url,
             self._catalog,
-            self._limits,
+            lambda: self._limits,
             self._held,
-            every=self.settings.beat_every.total_seconds(),
+            every=lambda: min(self.settings.beat_every.total_seconds(), self._shortest_lease / 3),
             frozen_after=self.settings.publish_timeout.total_seconds() + OVERDUE_SECONDS,
             on_stall=self._count_stall,
             on_reconnect=self._count_reconnect,
         )
         heartbeat.start()
         stack.push_async_callback(heartbeat.stop, 0.2)
+
+    def _written(self, promoted: Collection[str]) -> None:
+        """Results stand in the database: what waited for them may be claimed."""
+        self._queues.reset_floors(promoted)
+        if promoted or self._claimer.is_waiting:
+            self._wakeup.set()
+
+    def _settings_read(self) -> None:
+        """The queues' settings are known, or known anew."""
+        self._flight.release_line(self._queues.paused)
+        self._flight.forget_idle(self._queues.due)
+        if self._queues.shortest_lease != self._shortest_lease:
+            # No lock and no wait of ours may outlive the shortest lease.
+            self._shortest_lease = self._queues.shortest_lease
+            self._limits = Limits.below(timedelta(seconds=self._shortest_lease))
+            self._claim_link.limit(self._limits)
+            self._finalize_link.limit(self._limits)
 
     @contextlib.asynccontextmanager
     async def _opened(self, publisher: Invocable) -> AsyncIterator[None]:
@@ -229,7 +257,9 @@ class Dispatcher:
             if self._stop.asked.is_set():
                 self._raise_unexpected()
                 return 0
-            batch = await self._claim(self.settings.concurrency)
+            batch = await self._claim()
+            while batch.again and not self._stop.asked.is_set():
+                batch = await self._claim()
             await self._start(batch)
             await self._flight.landed()
             await self._finalizer.drained()
@@ -300,7 +330,7 @@ class Dispatcher:
             cancelled = error
         self._stop.asked.set()
         self._wakeup.set()
-        self._freed.set()
+        self._flight.wake()
         drain = asyncio.create_task(self._drain(loop))
         while not drain.done():
             try:
@@ -315,53 +345,39 @@ class Dispatcher:
         return drain.result()
 
     async def _claim_until_stopped(self) -> None:
-        pause = self.settings.poll_interval.total_seconds()
+        longest = self.settings.poll_interval.total_seconds()
+        pause = LEAST_PAUSE
         while not self._stop.asked.is_set():
-            room = await self._room()
-            if self._stop.asked.is_set():
-                return
-            batch = await self._claim_and_survive(room)
+            batch = await self._claim_and_survive()
             if batch.holdings:
                 await self._start(batch)
-            elif not self._stop.asked.is_set():
-                # Notices may come in a storm, of messages that are not due, or of other workers' ones.
-                await asyncio.sleep(LEAST_PAUSE)
-                # Spread a little, so that many idle workers do not all poll in the same instant.
-                await self._wakeup.wait(pause * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
+                pause = LEAST_PAUSE
+            elif not batch.again and not self._stop.asked.is_set():
+                await self._wait(pause, longest)
+                pause *= 2
 
-    async def _room(self) -> int:
-        """Wait until there is room to start messages, and shortly for enough of it to fill a batch."""
-        wanted = min(self.settings.batch, self.settings.concurrency)
-        while self._free() < 1 and not self._stop.asked.is_set():
-            self._freed.clear()
-            await self._freed.wait()
-        if self._free() < wanted:
-            linger_until = time.monotonic() + CLAIM_LINGER
-            with contextlib.suppress(TimeoutError):
-                while self._free() < wanted and not self._stop.asked.is_set():
-                    self._freed.clear()
-                    async with asyncio.timeout(linger_until - time.monotonic()):
-                        await self._freed.wait()
-        return max(1, self._free())
+    async def _wait(self, pause: float, longest: float) -> None:
+        """Wait for a notice or for room, at most until the next look is due."""
+        if self._flight.is_lingering:
+            await self._wakeup.wait(LINGER)
+            return
+        # Notices may come in a storm, of messages that are not due, or of other workers' ones.
+        await asyncio.sleep(LEAST_PAUSE)
+        # Spread a little, so that many idle workers do not all poll in the same instant.
+        await self._wakeup.wait(min(pause, longest) * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
 
-    def _free(self) -> int:
-        # Results that cannot be written hold back claims as well: their leases are ours to keep alive.
-        unwritten = max(0, self._finalizer.backlog - self.settings.batch)
-        return self.settings.concurrency - self._flight.taken - unwritten
-
-    async def _claim_and_survive(self, room: int) -> Batch:
+    async def _claim_and_survive(self) -> Batch:
         try:
-            return await self._claim(room)
+            return await self._claim()
         except Exception as error:
             log.exception("a claim failed in a way that is not understood: %s; trying again", describe(error))
             return Batch()
 
-    async def _claim(self, room: int) -> Batch:
-        batch = await self._claimer.next(room)
+    async def _claim(self) -> Batch:
+        batch = await self._claimer.next()
         self._held.add(batch.holdings)
         now = time.monotonic()
-        needed = self.settings.publish_timeout.total_seconds()
-        late = [each for each in batch.holdings if each.window.remaining(now) <= needed]
+        late = [each for each in batch.holdings if each.window.remaining(now) <= each.terms.publish_timeout]
         if late and not self._stop.asked.is_set():
             log.warning("the answer to a claim came late: %d messages are given back unstarted", len(late))
             self.counters.late_claims += len(late)
@@ -377,9 +393,7 @@ class Dispatcher:
             return
         # A crash suspect is published with nothing else in flight, so that it can take nobody with it.
         for holding in batch.holdings:
-            await self._flight.landed_or_stopped()
-            self._flight.start([holding])
-            await self._flight.landed_or_stopped()
+            await self._flight.start_alone(holding)
             self._claimer.survived(holding)
 
     def _count_reconnect(self) -> None:
@@ -426,6 +440,7 @@ class Dispatcher:
             if self._claim_link.is_out_of_reach:
                 claim_loop.cancel()  # it would try for as long as the database is gone, and holds nothing
             await asyncio.wait([claim_loop], timeout=0.05)
+        self._flight.release_line()
         await self._flight.landed()
         # What is still held now was given up on, or lost by a fault of ours: not left to its lease either way.
         await self._flight.cut_off(patience=0)

@@ -6,16 +6,16 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fencepost.core.error_text import describe
-from fencepost.core.outcome import Action, Dead, Done, Release, Reschedule
+from fencepost.core.outcome import DONE, Action, Dead, Done, Release, Reschedule
 from fencepost.core.states import Event
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.link import Link
 from fencepost.store.catalog import Catalog
-from fencepost.store.finalize import finalize
+from fencepost.store.finalize import closes_ordered, finalize
 
 log = logging.getLogger("fencepost.finalize")
 
@@ -25,10 +25,19 @@ Decision = tuple[Holding, Action]
 
 
 class Finalizer:
-    """Takes decisions with `submit`; `run` writes them until it is cancelled."""
+    """Takes decisions with `submit`; `run` writes them until it is cancelled.
+
+    Args:
+        on_written: called after each batch with the queues in which parked messages came to their turn.
+    """
 
     def __init__(
-        self, link: Link, catalog: Catalog, held: Held, counters: Counters, on_written: Callable[[], None]
+        self,
+        link: Link,
+        catalog: Catalog,
+        held: Held,
+        counters: Counters,
+        on_written: Callable[[Collection[str]], None],
     ) -> None:
         self._link, self._catalog, self._held, self._counters = link, catalog, held, counters
         self._on_written = on_written
@@ -60,7 +69,6 @@ class Finalizer:
             self._arrived.clear()
             while self._waiting:
                 await self._write(self._next_batch())
-                self._on_written()
             self._idle.set()
 
     def _next_batch(self) -> list[Decision]:
@@ -76,7 +84,9 @@ class Finalizer:
     async def _write(self, batch: Sequence[Decision]) -> None:
         decided = [(holding.claimed, action) for holding, action in batch]
         try:
-            lost = await self._link.run(lambda: finalize(self._catalog, decided))
+            written = await self._link.run(
+                lambda: finalize(self._catalog, decided), atomic=closes_ordered(decided)
+            )
         except asyncio.CancelledError:
             # Put back in front: whoever drains us may still try.
             self._waiting.extendleft(reversed(batch))
@@ -86,10 +96,14 @@ class Finalizer:
             return
         self._held.remove(holding for holding, _ in batch)
         for holding, action in batch:
-            if holding.claimed.id in lost:
+            if holding.claimed.id in written.lost:
                 self._report_lost(holding, action)
+            elif action is DONE:
+                self._counters.delivered += 1
             else:
                 self._count(holding, action)
+        promoted = {holding.terms.queue for holding, _ in batch} if written.promoted else ()
+        self._on_written(promoted)
 
     async def _write_one_by_one(self, batch: Sequence[Decision], error: Exception) -> None:
         """One row that the database refuses must not keep its neighbours from being finalized."""

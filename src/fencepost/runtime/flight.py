@@ -6,27 +6,33 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import Action, Cancelled, Failed, Refused, Result, TimedOut, Unstarted, decide
+from fencepost.core.outcome import DONE, Action, Cancelled, Failed, Refused, Result, TimedOut, Unstarted, decide
+from fencepost.publishers.callable import Invocable
+from fencepost.runtime.claimer import Room
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
-from fencepost.runtime.publishing import Threads, publish
+from fencepost.runtime.lanes import Lane, Slots, lanes_of
+from fencepost.runtime.publishing import DELIVERED, publish, publish_batch
 from fencepost.runtime.routes import Router
 from fencepost.runtime.shutdown import Stop
+from fencepost.runtime.terms import Terms
 
 log = logging.getLogger("fencepost.flight")
 
 
 class Flight:
-    """A task for each publish, in the order in which they were started.
+    """A task for each lane: one message, the run of an ordering key, or a batch for a publisher that takes them.
+
+    Every queue has slots of its own, so that a slow destination takes none of another one's.
 
     Args:
-        freed: set whenever a publish ends, for whoever waits for room.
+        on_room: called whenever a publish ended and there may be room for a claim.
     """
 
     def __init__(
@@ -37,44 +43,123 @@ class Flight:
         finalizer: Finalizer,
         counters: Counters,
         stop: Stop,
-        freed: asyncio.Event,
+        on_room: Callable[[], None],
     ) -> None:
         self._settings, self._router, self._held = settings, router, held
-        self._finalizer, self._counters, self._stop, self._freed = finalizer, counters, stop, freed
-        self._policy = settings.policy
-        self._timeout = settings.publish_timeout.total_seconds()
-        self._threads = Threads(freed.set, self._note_hung_thread)
-        self._tasks: dict[asyncio.Task[None], Holding] = {}
+        self._finalizer, self._counters, self._stop = finalizer, counters, stop
+        self._on_room = on_room
+        self._ended_one = asyncio.Event()
+        self._slots: dict[str, Slots] = {}
+        self._tasks: dict[asyncio.Task[None], Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._is_alone = False
         self.unexpected: BaseException | None = None
         """The first unclassified exception, where ``on_unexpected`` is ``"stop"``."""
 
-    @property
-    def taken(self) -> int:
-        """Slots that are taken: publishes in flight, and threads that nobody waits for any more."""
-        return len(self._tasks) + self._threads.abandoned
+    # --- room --------------------------------------------------------------------------------------------
 
-    def start(self, holdings: Iterable[Holding]) -> None:
-        """Start publishing; what has not begun when a stop is asked for goes back unstarted."""
-        for holding in holdings:
-            task = asyncio.create_task(self._handle(holding))
-            self._tasks[task] = holding
-            task.add_done_callback(self._ended)
+    def room(self, terms: Terms) -> Room:
+        """Tell how many messages of a queue are worth claiming now."""
+        slots = self._slots_of(terms)
+        slots.limit = terms.concurrency
+        # Results that cannot be written hold back claims as well: their leases are ours to keep alive.
+        unwritten = max(0, self._finalizer.backlog - self._settings.batch)
+        return Room(slots.claimable(self._settings.batch, unwritten, time.monotonic()), slots.longest_run)
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether a queue waits shortly for more room, since claims cost the database."""
+        return any(slots.short_since is not None for slots in self._slots.values())
+
+    def _slots_of(self, terms: Terms) -> Slots:
+        queue = terms.queue
+        slots = self._slots.get(queue)
+        if slots is None:
+            slots = self._slots[queue] = Slots(
+                terms.concurrency, self._thread_ended, lambda hung: self._note_hung_thread(queue, hung)
+            )
+        return slots
+
+    def forget_idle(self, queues: Iterable[str]) -> None:
+        """Drop the slots of queues that have nothing in flight, but for those named."""
+        kept = set(queues)
+        self._slots = {queue: slots for queue, slots in self._slots.items() if queue in kept or not slots.is_idle}
+
+    # --- starting ----------------------------------------------------------------------------------------
+
+    def start(self, holdings: Sequence[Holding]) -> None:
+        """Start publishing, or put into line where there is no slot; what is in line at a stop goes back."""
+        if not holdings:
+            return
+        slots = self._slots_of(holdings[0].terms)
+        slots.line.extend(lanes_of(holdings, self._router, slots.limit))
+        self._start_next(slots)
+
+    async def start_alone(self, holding: Holding) -> None:
+        """Publish one message with nothing else in flight, and wait until it landed."""
+        self._is_alone = True
+        try:
+            await self.landed_or_stopped()
+            self._begin(self._slots_of(holding.terms), Lane([holding]))
+            await self.landed_or_stopped()
+        finally:
+            self._is_alone = False
+            self._start_what_waits()
+
+    def _start_what_waits(self) -> None:
+        for slots in self._slots.values():
+            self._start_next(slots)
+
+    def _start_next(self, slots: Slots) -> None:
+        while slots.line and not self._is_alone and slots.fits(slots.line[0]):
+            self._begin(slots, slots.line.popleft())
+
+    def _begin(self, slots: Slots, lane: Lane) -> None:
+        slots.taken += lane.width
+        task = asyncio.create_task(self._fly(slots, lane))
+        self._tasks[task] = lane
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        lane = self._tasks.pop(task)
+        slots = self._slots_of(lane.holdings[0].terms)
+        slots.taken -= lane.width
+        if slots.line:
+            self._start_next(slots)
+        self._ended_one.set()
+        if slots.may_claim(self._settings.batch):
+            self._on_room()
+
+    def release_line(self, queues: Iterable[str] | None = None) -> None:
+        """Give back what is in line: of these queues, or of all."""
+        for queue in list(self._slots) if queues is None else queues:
+            if queue in self._slots:
+                line = self._slots[queue].line
+                while line:
+                    for holding in line.popleft().holdings:
+                        self.finish(holding, Unstarted())
+
+    # --- landing -----------------------------------------------------------------------------------------
 
     async def landed(self) -> None:
-        """Wait until nothing is in flight, but for publishes that were given up on."""
-        while not self._is_empty():
-            self._freed.clear()
-            await self._freed.wait()
+        """Wait until nothing is in flight or in line, but for publishes that were given up on."""
+        while not self._is_empty() or (not self._is_alone and any(slots.line for slots in self._slots.values())):
+            self._ended_one.clear()
+            await self._ended_one.wait()
 
     async def landed_or_stopped(self) -> None:
         """Wait until nothing is in flight or a stop is asked for."""
         while not self._is_empty() and not self._stop.asked.is_set():
-            self._freed.clear()
-            await self._freed.wait()
+            self._ended_one.clear()
+            await self._ended_one.wait()
+
+    def wake(self) -> None:
+        """Let whoever waits for a landing look again."""
+        self._ended_one.set()
 
     def _is_empty(self) -> bool:
-        return all(holding.stage is Stage.FINALIZING for holding in self._tasks.values())
+        return all(lane.is_over for lane in self._tasks.values())
 
     async def cut_off(self, patience: float) -> None:
         """Cancel what is in flight, and do not let a publish that swallows its cancellation hold us up.
@@ -82,6 +167,7 @@ class Flight:
         Args:
             patience: seconds to wait for the cancelled publishes to end.
         """
+        self.release_line()
         for task in self._tasks:
             task.cancel()
         if not self._is_empty():
@@ -92,19 +178,28 @@ class Flight:
             self.finish(holding, Unstarted())
 
     def give_up_on_overdue(self) -> None:
-        """Finish the publishes that go on although they were timed out long ago."""
+        """Finish the publishes that go on although they were timed out long ago, and what waits behind them."""
         now = time.monotonic()
-        for holding in self._held.in_stage(Stage.PUBLISHING):
-            if holding.is_overdue(now):
+        for lane in list(self._tasks.values()):
+            overdue = [each for each in lane.publishing if each.is_overdue(now)]
+            for holding in overdue:
                 log.error(
                     "the publish of message %d ignores its time-out; its slot stays taken until it ends",
                     holding.claimed.id,
                 )
-                self.finish(holding, self._timed_out())
-                self._freed.set()
+                self.finish(holding, self._timed_out(holding))
+            if overdue:
+                self._release_rest(lane)
+                self._ended_one.set()
+                self._on_room()
+
+    # --- results -----------------------------------------------------------------------------------------
 
     def finish(self, holding: Holding, result: Result) -> None:
         """Decide what a result does to its row, and pass it on to be written."""
+        if result is DELIVERED:
+            self._finalizer.submit(holding, DONE)
+            return
         if isinstance(result, TimedOut):
             self._counters.timed_out += 1
         try:
@@ -120,73 +215,146 @@ class Flight:
         claimed = holding.claimed
         return decide(
             result,
-            self._policy,
+            holding.terms.policy,
             attempt=claimed.attempt,
             recovery=claimed.recovery,
             age=claimed.age + timedelta(seconds=time.monotonic() - holding.claimed_at),
             fraction=random.random(),  # noqa: S311 - jitter, not a secret
         )
 
-    async def _handle(self, holding: Holding) -> None:
-        try:
-            result = await self._publish(holding)
-        except asyncio.CancelledError:
-            result = self._timed_out() if holding.timed_out else Cancelled()
-        if holding.stage is not Stage.FINALIZING:  # else it was given up on meanwhile
-            self.finish(holding, result)
+    # --- flying ------------------------------------------------------------------------------------------
 
-    async def _publish(self, holding: Holding) -> Result:
+    async def _fly(self, slots: Slots, lane: Lane) -> None:
+        began = time.monotonic()
+        if lane.bulk is not None:
+            await self._fly_at_once(slots, lane, lane.bulk)
+        else:
+            await self._fly_in_turn(slots, lane)
+        slots.paced((time.monotonic() - began) / (1 if lane.bulk else lane.landed or 1))
+
+    async def _fly_in_turn(self, slots: Slots, lane: Lane) -> None:
+        for holding in lane.holdings:
+            if _is_over(holding):
+                return
+            try:
+                result = await self._publish(slots, holding)
+            except asyncio.CancelledError:
+                result = self._timed_out(holding) if holding.timed_out else Cancelled()
+            if _is_over(holding):
+                return  # it was given up on meanwhile, and what is behind it given back
+            self.finish(holding, result)
+            lane.landed += 1
+            if result is not DELIVERED:
+                self._release_rest(lane)
+                return
+
+    def _release_rest(self, lane: Lane) -> None:
+        """An earlier message of their key did not go out: give back what is behind it."""
+        for holding in lane.holdings:
+            if holding.stage is Stage.WAITING:
+                self.finish(holding, Unstarted())
+
+    async def _publish(self, slots: Slots, holding: Holding) -> Result:
         if self._stop.asked.is_set() or holding.lost:
             return Unstarted()
         message = holding.claimed.message
         publisher = self._router.find(message.event_type)
         if publisher is None:
             return Refused(f"no route for event type {storable(message.event_type, 200)!r}", unroutable=True)
-        holding.deadline = time.monotonic() + self._timeout
-        holding.stage = Stage.PUBLISHING
-        if self._timer is None:
-            self._time_out_at(holding.deadline)
+        self._take_off(holding)
         return await publish(
             publisher,
             message,
-            holding.delivery(time.monotonic),
-            threads=self._threads,
+            holding.delivery(),
+            threads=slots.threads,
             on_unexpected=self._note_unexpected,
         )
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        self._freed.set()
+    async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
+        batch = []
+        for holding in lane.holdings:
+            if self._stop.asked.is_set() or holding.lost:
+                self.finish(holding, Unstarted())
+            else:
+                self._take_off(holding)
+                batch.append(holding)
+        if not batch:
+            return
+        try:
+            results: Sequence[Result] = await publish_batch(
+                publisher,
+                [(holding.claimed.message, holding.delivery()) for holding in batch],
+                threads=slots.threads,
+                on_unexpected=self._note_unexpected,
+            )
+        except asyncio.CancelledError:
+            results = [self._timed_out(each) if each.timed_out else Cancelled() for each in batch]
+        self._finish_in_order(batch, results)
+
+    def _finish_in_order(self, batch: Sequence[Holding], results: Sequence[Result]) -> None:
+        """Finish a batch; what failed behind a failure of its key was never tried, or must not count as such."""
+        failed: set[str] = set()
+        for holding, result in zip(batch, results, strict=True):
+            if holding.stage is Stage.FINALIZING:
+                continue
+            key = holding.claimed.message.ordering_key
+            if key is not None and result is not DELIVERED:
+                if key in failed:
+                    self.finish(holding, Unstarted())
+                    continue
+                failed.add(key)
+            self.finish(holding, result)
+
+    # --- time-outs ---------------------------------------------------------------------------------------
+
+    def _take_off(self, holding: Holding) -> None:
+        holding.deadline = time.monotonic() + holding.terms.publish_timeout
+        holding.stage = Stage.PUBLISHING
+        if self._timer is None or holding.deadline < self._timer_at:
+            self._time_out_at(holding.deadline)
 
     def _time_out_at(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._time_out)
 
     def _time_out(self) -> None:
-        """Cancel what has had its time: one timer for all, since tasks start in the order of their deadlines."""
+        """Cancel what has had its time: one timer for all, set to the earliest deadline."""
         self._timer = None
         now = time.monotonic()
-        for task, holding in self._tasks.items():
-            if holding.timed_out or holding.stage is Stage.FINALIZING:
-                continue
-            if holding.deadline > now:
-                # The next one; or one that has not begun, which sets the timer when it does.
-                if holding.stage is Stage.PUBLISHING:
-                    self._time_out_at(holding.deadline)
-                return
-            holding.timed_out = True
-            task.cancel()
+        earliest: float | None = None
+        for task, lane in self._tasks.items():
+            flying = [each for each in lane.publishing if not each.timed_out]
+            late = [each for each in flying if each.deadline <= now]
+            for holding in late:
+                holding.timed_out = True
+            if late:
+                task.cancel()
+            earliest = min([each.deadline for each in flying if each.deadline > now], default=earliest)
+        if earliest is not None:
+            self._time_out_at(earliest)
 
-    def _timed_out(self) -> TimedOut:
-        return TimedOut(f"no answer from the publisher within {self._timeout:g} s")
+    def _timed_out(self, holding: Holding) -> TimedOut:
+        return TimedOut(f"no answer from the publisher within {holding.terms.publish_timeout:g} s")
 
-    def _note_hung_thread(self, hung: int) -> None:
+    # --- what publishers do besides ----------------------------------------------------------------------
+
+    def _thread_ended(self) -> None:
+        self._ended_one.set()
+        self._start_what_waits()
+        self._on_room()
+
+    def _note_hung_thread(self, queue: str, hung: int) -> None:
         self._counters.hung_threads += 1
+        limit = self._slots[queue].limit
         log.error(
-            "a publisher hangs in its thread past its time-out; %d of %d slots are taken by such threads%s",
+            "a publisher hangs in its thread past its time-out; %d of %d slots of queue %s are taken by such threads%s",
             hung,
-            self._settings.concurrency,
-            ": nothing is claimed any more, restart this process" if hung >= self._settings.concurrency else "",
+            limit,
+            queue,
+            ": nothing of it is claimed any more, restart this process" if hung >= limit else "",
         )
 
     def _note_unexpected(self, error: BaseException) -> None:
@@ -194,3 +362,7 @@ class Flight:
         if self._settings.on_unexpected == "stop" and self.unexpected is None:
             self.unexpected = error
             self._stop.asked.set()
+
+
+def _is_over(holding: Holding) -> bool:
+    return holding.stage is Stage.FINALIZING

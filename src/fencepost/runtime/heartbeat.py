@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 from fencepost.core.error_text import describe
 from fencepost.core.records import Claimed
@@ -22,21 +23,28 @@ from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.heartbeat")
 
+LOOKS_PER_BEAT = 4
+"""How often, between two heartbeats of the shortest lease, the thread looks for those that are due."""
+
 STALL_SECONDS = 1.0
 """A main loop that does not answer for this long is reported as blocked."""
 
 
 class Heartbeat:
-    """Extends the leases of everything in ``held`` until it is stopped."""
+    """Extends the leases of everything in ``held`` until it is stopped.
+
+    Each lease is renewed at a third of its own length, whatever the others' are. ``every`` and ``limits`` are
+    asked again and again, since the queues' settings may change.
+    """
 
     def __init__(
         self,
         url: str,
         catalog: Catalog,
-        limits: Limits,
+        limits: Callable[[], Limits],
         held: Held,
         *,
-        every: float,
+        every: Callable[[], float],
         frozen_after: float,
         on_stall: Callable[[], None],
         on_reconnect: Callable[[], None],
@@ -79,28 +87,34 @@ class Heartbeat:
         self._own_loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self._stopping.is_set():
             return
-        link = Link(self._url, self._catalog, self._limits, "heartbeat", self._on_reconnect)
+        link = Link(self._url, self._catalog, self._limits(), "heartbeat", self._on_reconnect)
         watcher = asyncio.create_task(self._watch())
         try:
             while True:
                 started = time.monotonic()
-                await self._beat(link)
-                await asyncio.sleep(max(0.0, started + self._every - time.monotonic()))
+                tick = self._every() / LOOKS_PER_BEAT
+                link.limit(self._limits())
+                await self._beat(link, tick)
+                await asyncio.sleep(max(0.0, started + tick - time.monotonic()))
         finally:
             watcher.cancel()
             await link.close()
 
-    async def _beat(self, link: Link) -> None:
+    async def _beat(self, link: Link, tick: float) -> None:
         now = time.monotonic()
         if self._asked_at is not None and now - self._asked_at > self._frozen_after:
             # Time-outs do not fire in a loop that is frozen: let the leases end, so that others take over.
             return
-        holdings = self._held.to_beat(now)
-        if not holdings:
-            return
+        by_lease: dict[timedelta, list[Holding]] = {}
+        for holding in self._held.to_beat(now, tick):
+            by_lease.setdefault(holding.terms.lease, []).append(holding)
+        for lease, holdings in by_lease.items():
+            await self._beat_for(link, lease, holdings)
+
+    async def _beat_for(self, link: Link, lease: timedelta, holdings: list[Holding]) -> None:
         sent_at = time.monotonic()
         try:
-            lost = await self._renew(link, [holding.claimed for holding in holdings])
+            lost = await self._renew(link, [holding.claimed for holding in holdings], lease)
         except Exception as error:  # noqa: BLE001 - no failure may end the heartbeats
             # The next beat tries again; `_watch` tells the publishes once their window of trust is over.
             log.warning("a heartbeat for %d messages failed: %s", len(holdings), describe(error))
@@ -108,16 +122,14 @@ class Heartbeat:
         self._held.renewed([each for each in holdings if each.claimed.id not in lost], sent_at)
         self._tell(self._held.lose(each for each in holdings if each.claimed.id in lost), "the row has moved on")
 
-    async def _renew(self, link: Link, claimed: list[Claimed]) -> frozenset[int]:
-        lease = claimed[0].lease
+    async def _renew(self, link: Link, claimed: list[Claimed], lease: timedelta) -> frozenset[int]:
         # Within the time of one beat, so that a slow answer does not cost the next one.
-        async with asyncio.timeout(max(self._every, self._limits.statement)):
+        async with asyncio.timeout(max(self._every(), self._limits().statement)):
             return await link.run(lambda: store.heartbeat(self._catalog, claimed, lease), tries=3)
 
     async def _watch(self) -> None:
-        tick = min(self._every / 2, 0.25)
         while True:
-            await asyncio.sleep(tick)
+            await asyncio.sleep(min(self._every() / 2, 0.25))
             now = time.monotonic()
             self._tell(self._held.lose(self._held.expired(now)), "no heartbeat was confirmed in time")
             self._watch_main_loop(now)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from fencepost.core.lease import TrustWindow
 from fencepost.core.records import Claimed
 from fencepost.publishers.base import Delivery, LostSignal
+from fencepost.runtime.terms import Terms
 
 OVERDUE_SECONDS = 1.0
 """A publish that goes on this long after its time-out ignores its cancellation, and is given up on."""
@@ -29,6 +31,7 @@ class Holding:
     """One claimed message in this process."""
 
     claimed: Claimed
+    terms: Terms
     window: TrustWindow
     claimed_at: float
     """Monotonic instant before the claim was sent."""
@@ -47,15 +50,20 @@ class Holding:
         """Tell whether the publish goes on although its time-out is well over."""
         return now > self.deadline + OVERDUE_SECONDS
 
-    def delivery(self, clock: Callable[[], float]) -> Delivery:
+    def remaining(self) -> float:
+        """Return the seconds of lease left."""
+        return self.window.remaining(time.monotonic())
+
+    def delivery(self) -> Delivery:
         """Describe this attempt to its publisher."""
+        claimed = self.claimed
         return Delivery(
-            attempt=self.claimed.attempt,
-            max_attempts=self.claimed.max_attempts,
-            token=self.claimed.token,
-            remaining=lambda: self.window.remaining(clock()),
+            attempt=claimed.attempt,
+            max_attempts=claimed.max_attempts,
+            token=claimed.token,
+            remaining=self.remaining,
             lost=self.lost,
-            replay_of=self.claimed.message.replay_of,
+            replay_of=claimed.message.replay_of,
         )
 
 
@@ -82,14 +90,24 @@ class Held:
         with self._lock:
             return [holding for holding in self._holdings.values() if holding.stage is stage]
 
-    def to_beat(self, now: float) -> list[Holding]:
-        """Return the holdings whose lease is worth extending.
+    def to_beat(self, now: float, early: float) -> list[Holding]:
+        """Return the holdings whose lease is worth extending and whose next heartbeat is due.
 
         A publish that should have been timed out long ago is left out: where a publisher blocks the loop,
         or swallows its cancellation, the lease must end so that another worker can take over.
+
+        Args:
+            now: this process's monotonic clock.
+            early: seconds until somebody asks again: what is due until then is due now.
         """
         with self._lock:
-            return [each for each in self._holdings.values() if not each.lost and not each.is_overdue(now)]
+            return [
+                each
+                for each in self._holdings.values()
+                if not each.lost
+                and not each.is_overdue(now)
+                and now + early >= each.window.sent_at + each.terms.beat_every
+            ]
 
     def renewed(self, holdings: Iterable[Holding], sent_at: float) -> None:
         """Move the trust windows of confirmed heartbeats, counted from before they were sent."""

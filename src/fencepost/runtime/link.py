@@ -78,16 +78,27 @@ class Link:
         self, url: str, catalog: Catalog, limits: Limits, role: str, on_reconnect: Callable[[], None]
     ) -> None:
         self._url = url
-        self._limits = limits
+        self._catalog = catalog
         self._role = role
         self._on_reconnect = on_reconnect
-        self._settings = {local: limits.statement_for(catalog, local=local) for local in (True, False)}
+        self._set(limits)
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._is_shared = False
         self.is_out_of_reach = True
         """No transaction can be under way: it is connecting, or pausing after a fault."""
         self._was_connected = False
+        self._is_outdated = False
+
+    def limit(self, limits: Limits) -> None:
+        """Change the time limits; a connection that lives under other ones is replaced before its next use."""
+        if limits != self._limits:
+            self._set(limits)
+            self._is_outdated = True
+
+    def _set(self, limits: Limits) -> None:
+        self._limits = limits
+        self._settings = {local: limits.statement_for(self._catalog, local=local) for local in (True, False)}
 
     async def run(
         self,
@@ -133,6 +144,9 @@ class Link:
     async def _once(self, make: Callable[[], Operation[T]], atomic: bool) -> T:
         async with self._turn:
             try:
+                if self._is_outdated:
+                    self._is_outdated = self._was_connected = False
+                    await self.close()
                 if self._connection is None or self._connection.closed:
                     self.is_out_of_reach = True
                     await self._answered(self._connect(), self._limits.connect)

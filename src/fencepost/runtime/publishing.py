@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fencepost.core.error_text import describe, storable
@@ -15,11 +15,11 @@ from fencepost.core.outcome import Deferred, Delivered, Failed, Refused, Result
 from fencepost.core.records import Message
 from fencepost.errors import Defer, Permanent, Retryable
 from fencepost.publishers.base import Delivery
-from fencepost.publishers.callable import Invocable
+from fencepost.publishers.callable import Invocable, checked_outcomes
 
 log = logging.getLogger("fencepost.publish")
 
-_DELIVERED = Delivered()
+DELIVERED = Delivered()
 
 
 class Threads:
@@ -94,22 +94,64 @@ async def publish(
     """
     try:
         if invocable.is_async:
-            result = invocable.call(message, delivery)
+            await invocable.call(message, delivery)
         else:
             result = await threads.call(lambda: invocable.call(message, delivery))
-        if result is not None and inspect.isawaitable(result):
-            await result
-    except Permanent as failure:
-        return Refused(_reason(failure))
-    except Defer as failure:
-        return Deferred(failure.delay, _reason(failure))
-    except Retryable as failure:
-        return Failed(_reason(failure), failure.delay)
-    except BaseException as error:
-        if _is_our_own_end(error):
-            raise
-        return _unexpected(error, invocable, message, on_unexpected)
-    return _DELIVERED
+            if result is not None and inspect.isawaitable(result):
+                await result
+    except BaseException as error:  # noqa: BLE001 - classified there
+        return classified(error, invocable, message, on_unexpected)
+    return DELIVERED
+
+
+async def publish_batch(
+    invocable: Invocable,
+    batch: Sequence[tuple[Message, Delivery]],
+    *,
+    threads: Threads,
+    on_unexpected: Callable[[BaseException], None],
+) -> list[Result]:
+    """Publish a batch and classify how each message of it ended. What is raised counts for all of them.
+
+    Raises:
+        asyncio.CancelledError: only when this task itself is cancelled.
+    """
+    call = invocable.call_batch
+    assert call is not None  # noqa: S101 - for the type checker: the caller has looked
+    messages, deliveries = [message for message, _ in batch], [delivery for _, delivery in batch]
+    try:
+        if invocable.is_batch_async:
+            outcomes = await call(messages, deliveries)
+        else:
+            outcomes = await threads.call(lambda: call(messages, deliveries))
+        outcomes = checked_outcomes(outcomes, len(batch))
+    except BaseException as error:  # noqa: BLE001 - classified there
+        first = classified(error, invocable, messages[0], on_unexpected)
+        return [first] * len(batch)
+    return [
+        DELIVERED if outcome is None else classified(outcome, invocable, message, on_unexpected)
+        for message, outcome in zip(messages, outcomes, strict=True)
+    ]
+
+
+def classified(
+    error: BaseException, invocable: Invocable, message: Message, on_unexpected: Callable[[BaseException], None]
+) -> Result:
+    """Return what an exception says about a publish.
+
+    Raises:
+        asyncio.CancelledError: where the error is this task's own end.
+    """
+    match error:
+        case Permanent():
+            return Refused(_reason(error))
+        case Defer():
+            return Deferred(error.delay, _reason(error))
+        case Retryable():
+            return Failed(_reason(error), error.delay)
+    if _is_our_own_end(error):
+        raise error
+    return _unexpected(error, invocable, message, on_unexpected)
 
 
 def _reason(failure: Exception) -> str:

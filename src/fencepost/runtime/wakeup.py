@@ -14,11 +14,14 @@ import psycopg
 from psycopg import sql
 
 from fencepost.core.error_text import describe
-from fencepost.runtime.link import Limits, connect
+from fencepost.runtime.link import Limits, connect, is_shared
 
 log = logging.getLogger("fencepost.wakeup")
 
 _LONGEST_PAUSE = 30.0
+
+_ASK_EVERY = 30.0
+"""Seconds without a notice after which the listening connection has to show that it is alive."""
 
 
 class Wakeup:
@@ -50,7 +53,10 @@ class Wakeup:
             await self._connection.close()
 
     async def listen(self, url: str, channel: str, limits: Limits) -> None:
-        """Listen until cancelled; connection losses are warned of once, until it works again."""
+        """Listen until cancelled; connection losses are warned of once, until it works again.
+
+        Where a pooler shares the session, LISTEN would do nothing and say nothing: then it is not even tried.
+        """
         pause, told = 1.0, False
         while True:
             try:
@@ -58,11 +64,12 @@ class Wakeup:
                     connection = await connect(url, "listen", limits)
                 self._connection = connection
                 async with connection:
+                    if await is_shared(connection):
+                        break
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                     pause, told = 1.0, False
                     self.set()  # notices may have been missed while we were away
-                    async for _ in connection.notifies():
-                        self.set()
+                    await self._hear(connection, limits)
             except Exception as error:  # noqa: BLE001 - polling goes on whatever happens here
                 if not told:
                     log.warning(
@@ -72,3 +79,33 @@ class Wakeup:
                     told = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
             pause = min(pause * 2, _LONGEST_PAUSE)
+        log.warning(
+            "not listening for notices: a pooler shares this session with others, and LISTEN is silently lost there; "
+            "polling goes on. Set listen_store to an address that leads to the server past the pooler, or notify to "
+            "false to poll without this warning"
+        )
+        await asyncio.Event().wait()
+
+    async def _hear(self, connection: psycopg.AsyncConnection[Any], limits: Limits) -> None:
+        """Pass notices on, and ask now and then whether anybody is there.
+
+        A connection that something on the way has forgotten looks like one on which nothing happens.
+        """
+        while True:
+            async for _ in connection.notifies(timeout=_ASK_EVERY):
+                self.set()
+            await self._answer(connection, limits.answer)
+
+    async def _answer(self, connection: psycopg.AsyncConnection[Any], limit: float) -> None:
+        asked = asyncio.ensure_future(connection.execute("SELECT 1"))
+        try:
+            await asyncio.wait([asked], timeout=limit)
+            if not asked.done():
+                raise TimeoutError(f"no answer from the database within {limit:g} s")
+            await asked
+        finally:
+            if not asked.done():
+                # Closed first: psycopg would ask the silent server to cancel, and wait for that.
+                await connection.close()
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)

@@ -1,0 +1,149 @@
+"""What is published one after another, what at once, and how many slots of its queue that takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fencepost.publishers.callable import Invocable
+from fencepost.runtime.held import Holding, Stage
+from fencepost.runtime.publishing import Threads
+from fencepost.runtime.routes import Router
+
+LINGER = 0.01
+"""Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""
+
+FAST = 0.1
+"""Seconds that a publish takes on average, below which a batch is claimed ahead of its turn: what is claimed
+ahead then waits no longer than about that, far less than any lease."""
+
+LONGEST_RUN_SECONDS = 1.0
+"""How long the run of one ordering key may take to publish, about."""
+
+_FIRST_GUESS = 0.01
+_WEIGHT_OF_THE_LAST = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Messages that share a task.
+
+    Args:
+        holdings: published one after another, in this order; what did not begin is given back where one fails.
+        bulk: instead published at once, by this publisher.
+        landed: how many are over.
+    """
+
+    holdings: Sequence[Holding]
+    bulk: Invocable | None = None
+    landed: int = 0
+
+    @property
+    def width(self) -> int:
+        """Slots that it takes."""
+        return len(self.holdings) if self.bulk is not None else 1
+
+    @property
+    def publishing(self) -> list[Holding]:
+        """Its publishes that run now."""
+        return [each for each in self.holdings if each.stage is Stage.PUBLISHING]
+
+    @property
+    def is_over(self) -> bool:
+        return all(each.stage is Stage.FINALIZING for each in self.holdings)
+
+
+def lanes_of(holdings: Sequence[Holding], router: Router, widest: int) -> list[Lane]:
+    """Divide what was claimed of one queue into lanes, in its order.
+
+    Messages of an ordering key share a lane. Whatever goes to a publisher that takes batches goes there in one,
+    keys in their order, unless a key's messages go to several publishers.
+
+    Args:
+        widest: messages in one batch, at most.
+    """
+    keys: dict[str, list[Holding]] = {}
+    lanes: list[Lane] = []
+    bulks: dict[int, tuple[Invocable, list[Holding]]] = {}
+    groups: list[list[Holding]] = []
+    for holding in holdings:
+        key = holding.claimed.message.ordering_key
+        if key is None:
+            groups.append([holding])
+        elif key in keys:
+            keys[key].append(holding)
+        else:
+            keys[key] = [holding]
+            groups.append(keys[key])
+    for group in groups:
+        publisher = _batch_publisher(group, router)
+        if publisher is None:
+            lanes.append(Lane(group))
+        else:
+            bulks.setdefault(id(publisher), (publisher, []))[1].extend(group)
+    for publisher, together in bulks.values():
+        lanes += [Lane(together[start : start + widest], publisher) for start in range(0, len(together), widest)]
+    return lanes
+
+
+def _batch_publisher(group: Sequence[Holding], router: Router) -> Invocable | None:
+    publishers = [router.find(holding.claimed.message.event_type) for holding in group]
+    first = publishers[0]
+    if first is None or first.call_batch is None or any(each is not first for each in publishers):
+        return None
+    return first
+
+
+class Slots:
+    """What one queue has in flight and in line in this process."""
+
+    def __init__(self, limit: int, on_thread_end: Callable[[], None], on_hung: Callable[[int], None]) -> None:
+        self.limit = limit
+        self.taken = 0
+        self.line: deque[Lane] = deque()
+        self.threads = Threads(on_thread_end, on_hung)
+        self.short_since: float | None = None
+        """Since when it has had room for less than a batch, and nothing in line."""
+        self._pace = _FIRST_GUESS
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.taken and not self.line and not self.threads.abandoned
+
+    @property
+    def longest_run(self) -> int:
+        return max(1, int(LONGEST_RUN_SECONDS / self._pace))
+
+    def paced(self, seconds: float) -> None:
+        """Note how long a publish took."""
+        self._pace += _WEIGHT_OF_THE_LAST * (max(seconds, 0.0001) - self._pace)
+
+    def fits(self, lane: Lane) -> bool:
+        busy = self.taken + self.threads.abandoned
+        return busy + lane.width <= self.limit or busy == 0
+
+    def claimable(self, batch: int, unwritten: int, now: float) -> int:
+        """Return how many messages are worth claiming now; 0 where it is better to wait for more room."""
+        free = self._free(batch) - unwritten
+        if free >= min(batch, self.limit):
+            self.short_since = None
+            return free
+        if free < 1 or self.line:
+            self.short_since = None
+            return 0
+        if self.short_since is None:
+            self.short_since = now
+        if now < self.short_since + LINGER:
+            return 0
+        self.short_since = None
+        return free
+
+    def may_claim(self, batch: int) -> bool:
+        """Tell whether it is worth asking `claimable` now that a publish is over."""
+        return not self.line or self._free(batch) >= min(batch, self.limit)
+
+    def _free(self, batch: int) -> int:
+        ahead = batch if self._pace < FAST else 0
+        in_line = sum(lane.width for lane in self.line)
+        return self.limit + min(ahead, self.limit) - self.taken - self.threads.abandoned - in_line

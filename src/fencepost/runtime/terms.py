@@ -1,0 +1,55 @@
+"""What holds for a queue in this worker: the queue's own settings where it has some, else the worker's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fencepost.config import DispatcherSettings
+from fencepost.core.backoff import Backoff
+from fencepost.core.lease import timing_problems
+from fencepost.core.outcome import RetryPolicy
+from fencepost.core.queue import QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings in force for one queue.
+
+    ``problems`` says what cannot work; a queue that has some is not served.
+    """
+
+    queue: str
+    paused: bool
+    weight: int
+    concurrency: int
+    lease: timedelta
+    beat_every: float
+    """Seconds between heartbeats."""
+    publish_timeout: float
+    """Seconds."""
+    policy: RetryPolicy
+    problems: tuple[str, ...] = ()
+
+
+def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
+    """Put a queue's own settings over the worker's."""
+    lease = own.lease or settings.lease
+    publish_timeout = own.publish_timeout or settings.publish_timeout
+    base = own.backoff_base or settings.backoff_base
+    cap = own.backoff_cap or settings.backoff_cap
+    beat_every = lease / 3 if settings.heartbeat is None else min(settings.heartbeat, lease / 3)
+    problems = timing_problems(lease=lease, heartbeat=beat_every, publish_timeout=publish_timeout)
+    if base > cap:
+        problems.append(("backoff_base", f"{base.total_seconds():g} s is above backoff_cap"))
+    return Terms(
+        queue=own.queue,
+        paused=own.paused,
+        weight=own.weight,
+        concurrency=own.concurrency or settings.concurrency,
+        lease=lease,
+        beat_every=beat_every.total_seconds(),
+        publish_timeout=publish_timeout.total_seconds(),
+        policy=RetryPolicy(own.max_attempts or settings.max_attempts, Backoff(base, cap), settings.max_age),
+        problems=tuple(f"{setting}: {text}" for setting, text in problems),
+    )
