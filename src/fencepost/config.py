@@ -44,6 +44,8 @@ class DispatcherSettings:
         backoff_base, backoff_cap: the window of the full-jitter delay between attempts.
         poll_interval: the longest a due message waits to be found without a notice.
         notify: listen for NOTIFY; polling goes on behind it.
+        listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
+        retention: delete messages this long after they were done, beside everything else; None to keep them.
         grace: how long a shutdown waits for publishes in flight.
         on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
 
@@ -64,6 +66,8 @@ class DispatcherSettings:
     backoff_cap: timedelta = timedelta(seconds=300)
     poll_interval: timedelta = timedelta(seconds=1)
     notify: bool = True
+    listen_store: str | None = field(default=None, repr=False)
+    retention: timedelta | None = None
     grace: timedelta = timedelta(seconds=20)
     on_unexpected: OnUnexpected = "retry"
 
@@ -106,6 +110,13 @@ class DispatcherSettings:
             ("backoff_base", zero < self.backoff_base <= self.backoff_cap, "must lie between 0 and backoff_cap"),
             ("backoff_cap", self.backoff_cap <= timedelta(days=365), "must be at most a year"),
             ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
+            (
+                "listen_store",
+                # An embedded server has no pooler in front of it.
+                self.listen_store is None or (self.listen_store and not self.listen_store.startswith("embedded:")),
+                "must be the address of a PostgreSQL server, or be left out",
+            ),
+            ("retention", self.retention is None or self.retention >= zero, "must not be below 0, or be left out"),
             ("grace", zero <= self.grace <= longest, "must lie between 0 and a day"),
             ("on_unexpected", self.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
         ]

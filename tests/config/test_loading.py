@@ -81,6 +81,8 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
         backoff_cap = "1m"
         poll_interval = "250ms"
         notify = false
+        listen_store = "postgresql://app@direct/shop"
+        retention = "30d"
         grace = "1m"
         on_unexpected = "stop"
         [routes]
@@ -94,11 +96,14 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
     assert settings.dispatcher.queues == ("a", "b,c")
     assert settings.dispatcher.heartbeat == timedelta(seconds=2.5)
     assert settings.log_json is True
+    assert settings.dispatcher.listen_store == "postgresql://app@direct/shop"
+    assert settings.dispatcher.retention == timedelta(days=30)
 
 
 def test_everything_can_be_said_in_the_environment() -> None:
     texts = {
         "store": "postgresql://app@db/shop",
+        "listen_store": "postgresql://app@direct/shop",
         "routes": "order.*=https://example.com/hook\n*=stdout:",
         "queues": "a, b",
         "log_level": "debug",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -10,8 +11,10 @@ import pytest
 
 from fencepost import Delivery, Message, Retryable
 from fencepost.runtime.link import Limits, connect, is_shared
+from fencepost.runtime.wakeup import Wakeup
 from tests.runtime.box import Box, running, until
 from tests.runtime.pgbouncer import pgbouncer
+from tests.runtime.test_wakeup import CHANNEL, LISTENERS
 
 LIMITS = Limits.below(timedelta(seconds=2))
 
@@ -47,6 +50,22 @@ async def test_workers_share_a_pool_of_two_without_leaking_a_setting(box: Box, t
         prepared = other.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
     assert shown == [("0",), ("on",)]
     assert prepared == (0,)
+
+
+async def test_listening_through_a_pooler_is_not_tried_and_said_once(
+    box: Box, through: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wakeup = Wakeup()
+    listening = asyncio.create_task(wakeup.listen(through, CHANNEL, LIMITS))
+    await until(lambda: caplog.records)
+    await asyncio.sleep(0.1)
+    assert not listening.done()  # a background task that ends would stop the dispatcher
+    (warning,) = [record for record in caplog.records if record.name == "fencepost.wakeup"]
+    assert "Set listen_store to an address" in warning.getMessage()
+    assert "polling goes on" in warning.getMessage()
+    assert box.conn.execute(LISTENERS).fetchall() == []
+    await wakeup.close()
+    listening.cancel()
 
 
 async def test_a_session_of_our_own_is_told_from_a_shared_one(box: Box) -> None:

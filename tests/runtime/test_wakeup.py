@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from fencepost import Delivery, Message, NewMessage, Outbox
+from fencepost.runtime import wakeup
+from fencepost.runtime.link import Limits
 from fencepost.store import catalog
 from tests.runtime.box import PATIENCE, Box, running, until
+from tests.runtime.proxy import Proxy
 
 LISTENERS = (
     "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencepost listen' "
@@ -175,3 +180,36 @@ def test_no_notice_where_it_could_make_a_commit_fail(box: Box, edit: Edit) -> No
         box.outbox.enqueue(box.conn, "one", None)
         box.enqueue(2)
         assert heard() == 0
+
+
+async def test_a_listener_that_something_on_the_way_forgot_is_replaced(
+    box: Box, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half-open: nothing arrives and nothing is closed, as behind a firewall that forgot the connection."""
+    monkeypatch.setattr(wakeup, "_ASK_EVERY", 0.1)
+    parts = urlsplit(box.url)
+    async with Proxy(str(parts.hostname), parts.port or 5432) as proxy:
+        listener = wakeup.Wakeup()
+        limits = replace(Limits.below(timedelta(seconds=2)), answer=0.3)
+        task = asyncio.create_task(listener.listen(proxy.url(box.url), CHANNEL, limits))
+        await until(lambda: box.conn.execute(LISTENERS).fetchall())
+        await listener.wait(PATIENCE)  # what was missed before it listened
+        box.enqueue()
+        await heard_within(listener, PATIENCE)
+        proxy.silent = True
+        box.enqueue()  # this notice is lost
+        await until(lambda: caplog.records)
+        proxy.silent = False
+        await heard_within(listener, PATIENCE)  # it looks again as soon as it listens again
+        box.enqueue()
+        await heard_within(listener, PATIENCE)
+        await listener.close()
+        task.cancel()
+    assert "no answer from the database within 0.3 s; polling goes on" in caplog.records[0].getMessage()
+
+
+async def heard_within(listener: wakeup.Wakeup, seconds: float) -> None:
+    """Fail unless something wakes it."""
+    began = time.monotonic()
+    await listener.wait(seconds)
+    assert time.monotonic() - began < seconds

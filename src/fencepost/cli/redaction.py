@@ -25,6 +25,8 @@ class Redactor:
         """Remember the secrets of these settings."""
         if settings.store is not None:
             self.learn_store(settings.store)
+        if settings.dispatcher.listen_store is not None:
+            self.learn_store(settings.dispatcher.listen_store)
         for _, target in settings.routes:
             for secret in target_secrets(target):
                 self._add(secret)

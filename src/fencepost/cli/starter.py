@@ -75,4 +75,6 @@ _UNSET_EXAMPLES = {
     "queues": '["default"]',
     "heartbeat": '"20s"',
     "max_age": '"7d"',
+    "listen_store": '"postgresql://USER@HOST/DATABASE"',
+    "retention": '"30d"',
 }

@@ -80,9 +80,9 @@ class Wakeup:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
             pause = min(pause * 2, _LONGEST_PAUSE)
         log.warning(
-            "not listening for notices: a pooler shares this session with others, and LISTEN is silently lost there; "
-            "polling goes on. Set listen_store to an address that leads to the server past the pooler, or notify to "
-            "false to poll without this warning"
+            "not listening for notices: a pooler shares this session with others, and LISTEN would be lost there; "
+            "polling goes on. Set listen_store to an address that leads to the server past the pooler, or set "
+            "notify to false to poll without this warning"
         )
         await asyncio.Event().wait()
 

@@ -66,6 +66,12 @@ SETTINGS: tuple[Setting, ...] = (
         "poll_interval", kinds.DURATION, "the longest a due message waits to be found without a notice"
     ),
     _of_dispatcher("notify", kinds.YES_NO, "listen for notices of new messages; polling goes on behind it"),
+    _of_dispatcher(
+        "listen_store", kinds.STORE, "where to listen for notices, past a pooler; the store itself unless set"
+    ),
+    _of_dispatcher(
+        "retention", kinds.DURATION_OR_NONE, "delete messages this long after they were done; none to keep them"
+    ),
     _of_dispatcher("grace", kinds.DURATION, "how long a shutdown waits for publishes in flight"),
     _of_dispatcher(
         "on_unexpected", kinds.one_of("retry", "stop"), "what a publisher's unclassified exception does"
