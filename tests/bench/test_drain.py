@@ -9,7 +9,9 @@ import pytest
 
 from fencepost.bench import contender, drain
 from fencepost.bench.contender import Assignment
-from fencepost.bench.drain import BARE, SHIPPED, Report, Run, Target, measure, per_message
+from fencepost.bench.drain import BARE, SHIPPED, Report, measure, per_message
+from fencepost.bench.figures import Target
+from fencepost.bench.trial import Run, Trial
 from fencepost.cli.app import run
 from fencepost.errors import FencepostError
 
@@ -108,8 +110,12 @@ def test_a_contender_that_fails_is_an_error() -> None:
 
 
 def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "_server", lambda: nullcontext(("address", "PostgreSQL 18")))
-    monkeypatch.setattr(drain, "_run", lambda name, *_: made(name, 1.0))
+    def measured(_url: str, trial: Trial, _messages: int) -> Run:
+        return made(trial.name, 1.0)
+
+    monkeypatch.setattr(drain, "running_server", lambda: nullcontext("address"))
+    monkeypatch.setattr(drain, "major_version", lambda _: "PostgreSQL 18")
+    monkeypatch.setattr(drain, "measured", measured)
     told: list[str] = []
     measure(100, 2, told.append)
     assert told == [f"pair {pair} of 2: {name}" for pair in (1, 2) for name in (BARE, SHIPPED)]

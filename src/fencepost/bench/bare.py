@@ -1,4 +1,4 @@
-"""The loop that the dispatcher is held against: claim and finalize in bare SQL, nothing published.
+"""The loops that the dispatcher is held against: claim and finalize in bare SQL, nothing published.
 
 Run as ``python -m fencepost.bench.bare``; see `fencepost.bench.contender`.
 """
@@ -6,35 +6,80 @@ Run as ``python -m fencepost.bench.bare``; see `fencepost.bench.contender`.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 
-from fencepost.bench.contender import BATCH, Assignment, Drained, report
+from fencepost.bench.contender import Assignment, Drained, Start, report
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
+from fencepost.store.rows import MESSAGE_COLUMNS
+
+TRANSACTIONS = "transactions"
+"""The store's own statements, each between BEGIN and COMMIT."""
+AUTOCOMMIT = "autocommit"
+"""The store's own statements, each a transaction of its own: two round trips less a step."""
+TEXTBOOK = "textbook"
+"""The same with a claim as one writes it by hand: no order, no crash suspects, no limit of attempts."""
 
 # Where a claimed row has its fencing token: see the fragment claim_returning.sql.
-_TOKEN = 13
+_TOKEN = MESSAGE_COLUMNS + 1
+
+_TEXTBOOK_CLAIM = b"""
+WITH due AS MATERIALIZED (
+    SELECT id FROM outbox
+    WHERE queue = 'default' AND done_at IS NULL AND available_at <= statement_timestamp()
+      AND lease_until IS NULL AND status = 'pending'
+    ORDER BY available_at, id
+    LIMIT %(batch)s::int
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox AS o
+SET status = 'processing', attempts = attempts + 1, lease_owner = 'bare', lease_version = lease_version + 1,
+    lease_until = statement_timestamp() + interval '60 seconds'
+WHERE id = ANY (ARRAY(SELECT id FROM due))
+RETURNING lease_version, o.id, message_id::text, event_type, payload::text, headers::text
+"""
 
 
-def drain(assignment: Assignment) -> Drained:
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A claim's statement, and where its rows have the id and the token."""
+
+    sql: bytes
+    params: Mapping[str, Any]
+    id: int
+    token: int
+
+
+def drain(assignment: Assignment, start: Start) -> Drained:
     """Claim and finalize until nothing is left, a commit for each step."""
-    catalog = Catalog()
-    terms = store.ClaimTerms("bare", timedelta(seconds=60), max_attempts=12)
-    claim = next(store.claim(catalog, terms, queues=["default"], batch=BATCH))
-    claim_sql, claim_params = claim.sql.encode(), dict(claim.params)
-    done_sql = catalog.statement("mark_done").sql.encode()
+    claim = _claim(assignment)
+    done_sql = Catalog().statement("mark_done").sql.encode()
     messages = 0
-    with psycopg.connect(assignment.url) as connection:
+    with psycopg.connect(assignment.url, autocommit=assignment.kind != TRANSACTIONS) as connection:
+        start()
         started = time.monotonic()
-        while rows := connection.execute(claim_sql, claim_params).fetchall():
+        # The store's claim answers with a row of NULLs where it found nothing.
+        while (rows := connection.execute(claim.sql, claim.params).fetchall()) and rows[0][claim.id] is not None:
             connection.commit()
-            ids = [row[0] for row in rows]
-            messages += len(connection.execute(done_sql, {"ids": ids, "token": rows[0][_TOKEN]}).fetchall())
+            ids = [row[claim.id] for row in rows]
+            token = rows[0][claim.token]
+            messages += len(connection.execute(done_sql, {"ids": ids, "token": token}).fetchall())
             connection.commit()
         connection.commit()
         return Drained(messages, time.monotonic() - started)
+
+
+def _claim(assignment: Assignment) -> _Claim:
+    if assignment.kind == TEXTBOOK:
+        return _Claim(_TEXTBOOK_CLAIM, {"batch": assignment.batch}, id=1, token=0)
+    terms = store.ClaimTerms("bare", timedelta(seconds=60), max_attempts=12)
+    claim = next(store.claim(Catalog(), terms, queues=["default"], batch=assignment.batch))
+    return _Claim(claim.sql.encode(), dict(claim.params), id=0, token=_TOKEN)
 
 
 if __name__ == "__main__":

@@ -6,37 +6,125 @@ Run as ``python -m fencepost.bench.shipped``; see `fencepost.bench.contender`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
 
-from fencepost.bench.contender import BATCH, Assignment, Drained, report
+from fencepost.bench.contender import Assignment, Drained, Start, report
+from fencepost.bench.tally import Tally
+from fencepost.core.operation import Rows, Statement
 from fencepost.core.records import Message
+from fencepost.drivers.psycopg import AsyncPsycopgDriver
 from fencepost.publishers.base import Delivery
 from fencepost.runtime.dispatcher import Dispatcher
 from fencepost.runtime.routes import Route
 
+TASKS, WHOLE, STAMPS = "a task a message", "the whole batch", "stamps"
+"""Publishers: one call for each message, one for a batch, and one for each that notes when it began."""
+
+WATCH_CLAIMS = "watch_claims"
+"""Not a dispatcher's setting: report how long each of its claims took."""
+
 _LOOK_SECONDS = 0.005
+
+Claims = list[tuple[float, int]]
+Stamps = list[tuple[int, int]]
+
+
+class _Whole:
+    """Counts as delivered at once, a batch by one call."""
+
+    async def publish(self, _message: Message, _delivery: Delivery) -> None:
+        """For a message that comes alone."""
+
+    async def publish_batch(
+        self, messages: Sequence[Message], _deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        return [None] * len(messages)
 
 
 async def _publish(_message: Message, _delivery: Delivery) -> None:
     """Count as delivered at once."""
 
 
-async def _drain(assignment: Assignment) -> Drained:
-    async with Dispatcher(assignment.url, [Route("*", _publish)], batch=BATCH) as dispatcher:
-        started = time.monotonic()
-        running = asyncio.create_task(dispatcher.run(handle_signals=False))
-        # The dispatcher tells nobody that it has nothing left: to it, more may come at any time.
-        while dispatcher.counters.delivered < assignment.messages and not running.done():  # noqa: ASYNC110 - hence
-            await asyncio.sleep(_LOOK_SECONDS)
-        seconds = time.monotonic() - started
-        dispatcher.stop()
-        await running
-        return Drained(dispatcher.counters.delivered, seconds)
+def _publisher(kind: str, stamps: Stamps) -> object:
+    async def stamp(message: Message, _delivery: Delivery) -> None:
+        # The same clock in every process of the machine.
+        stamps.append((message.id, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+
+    return {TASKS: _publish, WHOLE: _Whole(), STAMPS: stamp}[kind or TASKS]
 
 
-def drain(assignment: Assignment) -> Drained:
-    """Run the dispatcher, all settings at their defaults, until everything is delivered."""
-    return asyncio.run(_drain(assignment))
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn numbers, which can travel as JSON, into a dispatcher's settings."""
+    durations = {"poll_interval"}
+    return {
+        name: timedelta(seconds=value) if name in durations else value
+        for name, value in given.items()
+        if name != WATCH_CLAIMS
+    }
+
+
+async def _drain(assignment: Assignment, start: Start) -> Drained:
+    stamps: Stamps = []
+    route = Route("*", _publisher(assignment.kind, stamps))
+    options = _settings(assignment.settings)
+    with _watched(bool(assignment.settings.get(WATCH_CLAIMS))) as claims:
+        async with Dispatcher(assignment.url, [route], batch=assignment.batch, **options) as dispatcher:
+            await asyncio.to_thread(start)
+            started = time.monotonic()
+            running = asyncio.create_task(dispatcher.run(handle_signals=False))
+            total = _counted(assignment, dispatcher)
+            # The dispatcher tells nobody that it has nothing left: to it, more may come at any time.
+            while total() < assignment.messages and not running.done():  # noqa: ASYNC110 - hence
+                await asyncio.sleep(_LOOK_SECONDS)
+            seconds = time.monotonic() - started
+            dispatcher.stop()
+            await running
+            return Drained(dispatcher.counters.delivered, seconds, claims=claims, stamps=stamps)
+
+
+def _counted(assignment: Assignment, dispatcher: Dispatcher) -> Callable[[], int]:
+    """Return what tells how many messages are delivered: by us, or by everybody who shares the tally."""
+    if not assignment.tally:
+        return lambda: dispatcher.counters.delivered
+    tally = Tally(assignment.tally, assignment.slot)
+
+    def total() -> int:
+        tally.set(dispatcher.counters.delivered)
+        return tally.total()
+
+    return total
+
+
+@contextlib.contextmanager
+def _watched(is_wanted: bool) -> Iterator[Claims]:
+    """Time every claim of this process where its statement is sent, whoever sends it."""
+    claims: Claims = []
+    if not is_wanted:
+        yield claims
+        return
+    plain = AsyncPsycopgDriver.execute
+
+    async def timed(driver: AsyncPsycopgDriver, statement: Statement) -> Rows:
+        began = time.perf_counter()
+        rows = await plain(driver, statement)
+        if statement.name == "claim" and rows and rows[0][0] is not None:
+            claims.append((time.perf_counter() - began, len(rows)))
+        return rows
+
+    AsyncPsycopgDriver.execute = timed  # type: ignore[method-assign, assignment]
+    try:
+        yield claims
+    finally:
+        AsyncPsycopgDriver.execute = plain  # type: ignore[method-assign]
+
+
+def drain(assignment: Assignment, start: Start) -> Drained:
+    """Run the dispatcher, settings at their defaults unless told, until everything is delivered."""
+    return asyncio.run(_drain(assignment, start))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""The machine that a report was made on: what its figures depend on, and nothing that names its owner."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def described() -> list[tuple[str, str]]:
+    """Return names and values; what cannot be found out is left out."""
+    found = [
+        ("date", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
+        ("CPU", _first("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")),
+        ("cores", _cores()),
+        ("memory", _memory()),
+        ("system", _system()),
+        ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
+        ("load before", _load()),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _cores() -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    count = os.cpu_count() or 0
+    return f"{usable} of {count}" if usable not in (None, count) else str(count)
+
+
+def _memory() -> str:
+    kibibytes = _first("/proc/meminfo", r"^MemTotal:\s*(\d+) kB$")
+    return f"{int(kibibytes) / 2**20:.1f} GiB" if kibibytes else ""
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def _load() -> str:
+    try:
+        return f"{os.getloadavg()[0]:.2f} (average of a minute)"
+    except OSError:
+        return ""
+
+
+def _first(path: str, pattern: str) -> str:
+    try:
+        found = re.search(pattern, Path(path).read_text("utf-8", "replace"), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
