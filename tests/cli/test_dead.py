@@ -13,6 +13,7 @@ from fencepost import NewMessage, Outbox
 from tests.cli.program import Result, bury, deliver, statuses
 
 Call = Callable[..., Result]
+NOTHING_FREED = {"keys": 0, "messages": 0, "is_capped": False}
 
 
 def audit(url: str) -> list[tuple[Any, ...]]:
@@ -111,7 +112,11 @@ def test_ids_that_are_not_dead_are_told(call: Call, store: str) -> None:
     assert (result.code, result.out) == (1, "1 message is skipped\n")
     assert [line.split()[1] for line in result.err.splitlines()] == ["1", "99"]
     assert statuses(store) == {1: "done", 2: "done"}
-    assert call("dead", "skip", "2", "--json", store=store).json == {"changed": [], "unchanged": [2]}
+    assert call("dead", "skip", "2", "--json", store=store).json == {
+        "changed": [],
+        "unchanged": [2],
+        "freed": NOTHING_FREED,
+    }
 
 
 def test_all_of_them_in_steps(call: Call, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +124,27 @@ def test_all_of_them_in_steps(call: Call, store: str, monkeypatch: pytest.Monkey
     bury(store, 5)
     bury(store, 1, queue="mail")
     result = call("dead", "retry", "--all", "--queue", "default", "--yes", "--json", store=store)
-    assert (result.code, result.json) == (0, {"changed": [1, 2, 3, 4, 5], "unchanged": []})
+    assert (result.code, result.json) == (
+        0,
+        {"changed": [1, 2, 3, 4, 5], "unchanged": [], "freed": NOTHING_FREED},
+    )
     assert statuses(store)[6] == "dead"
     assert call("dead", "skip", "--all", "--yes", store=store).out == "1 message is skipped\n"
     assert call("dead", "skip", "--all", "--yes", store=store).out == "0 messages are skipped\n"
+
+
+@pytest.mark.parametrize("verb", ["retry", "skip"])
+def test_what_a_change_frees_is_said(call: Call, store: str, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setattr("fencepost.cli.dead.PAGE", 1)
+    outbox = Outbox()
+    with psycopg.connect(store) as connection:
+        for key in ("a", "b"):
+            for n in range(3):
+                outbox.enqueue(connection, "e", n, ordering_key=key)
+            outbox.mark_dead(connection, outbox.claim(connection, "w", batch=1), "x")
+    result = call("dead", verb, "1", "--json", store=store)
+    assert result.json["freed"] == {"keys": 1, "messages": 2, "is_capped": False}
+    assert "that frees 1 ordering key, in which 2 messages waited" in call("dead", verb, "4", store=store).out
 
 
 @pytest.fixture

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
 from fencepost.cli import exits
+from fencepost.cli.actor import actor_option, os_user
 from fencepost.cli.invocation import Invocation, outbox_of
 from fencepost.cli.messages import HEADERS, details, row, summary, text_of
 from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Output
 from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
+from fencepost.core.operation import run
+from fencepost.core.records import Freed
 from fencepost.core.states import DEAD_OUTCOMES
+from fencepost.drivers import driver_for
+from fencepost.store import keys
 
 if TYPE_CHECKING:
     import psycopg
@@ -119,9 +123,7 @@ def _change_options(command: Callable[..., Any]) -> Callable[..., Any]:
             queue_option,
             outcome_option,
             click.option("--reason", metavar="TEXT", help="Why; kept in the audit table."),
-            click.option(
-                "--actor", metavar="NAME", help="Who; kept in the audit table (default: your user name)."
-            ),
+            actor_option,
             click.option("--yes", is_flag=True, help="Do not ask before changing all of them."),
             json_option,
         ]
@@ -178,21 +180,24 @@ def _change(
     outbox, out = outbox_of(settings), invocation.out
     change = outbox.retry_dead if verb == "retry" else outbox.skip_dead
     changed: list[int] = []
+    freed: list[Freed] = []
     with invocation.connected(settings, "dead") as connection:
         count = _count(connection, outbox, queue, outcome) if everything else len(ids)
         connection.rollback()  # nobody knows how long the answer takes: no transaction may stay open
         if everything and count and not yes:
-            messages = f"{count} dead {'message' if count == 1 else 'messages'}"
+            messages = _counted(count, "dead message")
             if not click.confirm(f"{verb.capitalize()} {messages}{_filter_text(queue, outcome)}?", err=True):
                 out.note("nothing was changed")
                 return exits.NEGATIVE
         with _progress(out, verb, count, as_json) as advance:
             for page in _pages(connection, outbox, ids, queue, outcome):
-                changed += change(connection, page, actor or _os_user(), reason)
+                step = change(connection, page, actor or os_user(), reason)
+                freed.append(run(keys.freed(outbox.catalog, step), driver_for(connection).execute))
                 connection.commit()
+                changed += step
                 advance(len(page))
     unchanged = sorted(set(ids) - set(changed))
-    _report(out, verb, changed, unchanged, as_json)
+    _report(out, verb, changed, unchanged, _sum(freed), as_json)
     return exits.NEGATIVE if unchanged else exits.OK
 
 
@@ -249,21 +254,29 @@ def _progress(out: Output, verb: str, total: int, as_json: bool) -> Iterator[Cal
         yield lambda count: progress.advance(task, count)
 
 
-def _report(out: Output, verb: str, changed: list[int], unchanged: list[int], as_json: bool) -> None:
+def _sum(steps: Sequence[Freed]) -> Freed:
+    return Freed(
+        keys=sum(each.keys for each in steps),
+        messages=sum(each.messages for each in steps),
+        is_capped=any(each.is_capped for each in steps),
+    )
+
+
+def _report(out: Output, verb: str, changed: list[int], unchanged: list[int], freed: Freed, as_json: bool) -> None:
     if as_json:
-        out.json({"changed": changed, "unchanged": unchanged})
+        out.json({"changed": changed, "unchanged": unchanged, "freed": asdict(freed)})
         return
     state = "pending again" if verb == "retry" else "skipped"
-    out.line(f"{len(changed)} {'message is' if len(changed) == 1 else 'messages are'} {state}")
+    out.line(f"{_counted(len(changed), 'message')} {'is' if len(changed) == 1 else 'are'} {state}")
+    if freed.keys:
+        waiting = f"{'more than ' if freed.is_capped else ''}{_counted(freed.messages, 'message')}"
+        out.line(f"that frees {_counted(freed.keys, 'ordering key')}, in which {waiting} waited")
     for row_id in unchanged:
         out.note(f"message {row_id} is not dead, or not there: nothing was changed")
 
 
-def _os_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return f"uid {os.getuid()}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _filter_text(queue: str | None, outcome: str | None) -> str:

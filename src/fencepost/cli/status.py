@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -20,11 +20,20 @@ from fencepost.config import Settings
 from fencepost.core.records import QueueStats, Stats
 
 if TYPE_CHECKING:
+    import psycopg
     from rich.console import RenderableType
 
 _COUNTS = ("pending", "processing", "blocked", "dead", "expired")
 _HEADERS = ("queue", *_COUNTS, "oldest")
 _SHORTEST_WATCH = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is in the outbox, and the queues that are paused."""
+
+    stats: Stats
+    paused: tuple[str, ...]
 
 
 @click.command()
@@ -44,19 +53,27 @@ def status(invocation: Invocation, settings: Settings, watch: str | None, as_jso
 
     "oldest" is the time since the oldest undelivered message became due: the first thing to alarm on.
     "expired" counts leases that ended and were not taken over yet.
+
+    Nothing of a paused queue is claimed (`fencepost resume`).
     """
     if watch is not None:
         _watch(invocation, settings, _interval(watch), as_json)
     out = invocation.out
     with invocation.connected(settings, "status") as connection:
-        stats = outbox_of(settings).stats(connection)
+        look = _look(connection, settings)
     if as_json:
-        out.json(_as_json(stats))
+        out.json(_as_json(look))
     elif out.is_terminal:
-        out.console().print(_for_terminal(out, stats))
+        out.console().print(_for_terminal(out, look))
     else:
-        out.line(_plain(out, stats))
+        out.line(_plain(out, look))
     return exits.OK
+
+
+def _look(connection: psycopg.Connection[Any], settings: Settings) -> Look:
+    outbox = outbox_of(settings)
+    stats = outbox.stats(connection)
+    return Look(stats, tuple(each.queue for each in outbox.queues(connection) if each.paused))
 
 
 def _interval(text: str) -> float:
@@ -68,33 +85,33 @@ def _interval(text: str) -> float:
 
 # --- watching ---------------------------------------------------------------------------------------------
 
-Show = Callable[[Stats, str], None]
+Show = Callable[[Look, str], None]
 
 
 def _watch(invocation: Invocation, settings: Settings, every: float, as_json: bool) -> NoReturn:
     """Show the statistics again and again, also across restarts of the database, until interrupted."""
     with invocation.store_url(settings) as url, _screen(invocation.out, as_json) as show:
         looks = _looks(url, settings)
-        stats = next(looks)  # what is wrong with the first look ends the program
-        show(stats, "")
+        look = next(looks)  # what is wrong with the first look ends the program
+        show(look, "")
         while True:
             time.sleep(every)
             try:
-                stats = next(looks)
-                show(stats, "")
+                look = next(looks)
+                show(look, "")
             except Exception as error:
                 if not _is_connection_error(error):
                     raise
                 looks = _looks(url, settings)
-                show(stats, f"{failure_of(error, settings).text}; trying again")
+                show(look, f"{failure_of(error, settings).text}; trying again")
 
 
-def _looks(url: str, settings: Settings) -> Iterator[Stats]:
+def _looks(url: str, settings: Settings) -> Iterator[Look]:
     with connect(url, "status") as connection:
         while True:
-            stats = outbox_of(settings).stats(connection)
+            look = _look(connection, settings)
             connection.rollback()  # between looks no transaction may stay open and hold back vacuum
-            yield stats
+            yield look
 
 
 def _is_connection_error(error: Exception) -> bool:
@@ -107,34 +124,36 @@ def _is_connection_error(error: Exception) -> bool:
 def _screen(out: Output, as_json: bool) -> Iterator[Show]:
     """Yield what shows a look: in place on a terminal, one below the other in a pipe."""
     if as_json or not out.is_terminal:
-        yield lambda stats, problem: _show_next(out, stats, problem, as_json)
+        yield lambda look, problem: _show_next(out, look, problem, as_json)
         return
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=out.console(), auto_refresh=False) as live:
-        yield lambda stats, problem: live.update(
-            Group(_for_terminal(out, stats), Text(out.text(problem), style="red")), refresh=True
+        yield lambda look, problem: live.update(
+            Group(_for_terminal(out, look), Text(out.text(problem), style="red")), refresh=True
         )
 
 
-def _show_next(out: Output, stats: Stats, problem: str, as_json: bool) -> None:
+def _show_next(out: Output, look: Look, problem: str, as_json: bool) -> None:
     if problem:
         out.note(problem)
     elif as_json:
-        out.json(_as_json(stats))
+        out.json(_as_json(look))
     else:
-        out.line(_plain(out, stats) + "\n")
+        out.line(_plain(out, look) + "\n")
 
 
 # --- showing ----------------------------------------------------------------------------------------------
 
 
-def _as_json(stats: Stats) -> dict[str, Any]:
+def _as_json(look: Look) -> dict[str, Any]:
+    stats = look.stats
     return {
-        "queues": [_queue_as_json(queue) for queue in stats.queues],
+        "queues": [_queue_as_json(queue, queue.queue in look.paused) for queue in stats.queues],
         "total": _totals(stats) | {"oldest_age_seconds": stats.oldest_age},
+        "paused": look.paused,
         "dead_by_outcome": stats.dead_by_outcome,
         "done": stats.done,
         "done_is_capped": stats.done_is_capped,
@@ -142,26 +161,37 @@ def _as_json(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _queue_as_json(queue: QueueStats) -> dict[str, Any]:
+def _queue_as_json(queue: QueueStats, is_paused: bool) -> dict[str, Any]:
     found = asdict(queue)
-    return found | {"oldest_age_seconds": found.pop("oldest_age")}
+    return found | {"oldest_age_seconds": found.pop("oldest_age"), "paused": is_paused}
 
 
 def _totals(stats: Stats) -> dict[str, Any]:
     return {name: stats.total(name) for name in _COUNTS}
 
 
-def _rows(stats: Stats) -> list[tuple[Cell, ...]]:
+def _rows(look: Look) -> list[tuple[Cell, ...]]:
+    stats = look.stats
     rows: list[tuple[Cell, ...]] = [
-        (each.queue, *(getattr(each, name) for name in _COUNTS), each.oldest_age) for each in stats.queues
+        (
+            f"{each.queue} (paused)" if each.queue in look.paused else each.queue,
+            *(getattr(each, name) for name in _COUNTS),
+            each.oldest_age,
+        )
+        for each in stats.queues
     ]
     if len(rows) > 1:
         rows.append(("total", *_totals(stats).values(), stats.oldest_age))
     return rows
 
 
-def _summary(stats: Stats) -> list[str]:
+def _summary(look: Look) -> list[str]:
+    stats = look.stats
     lines = [] if stats.queues else ["no open messages"]
+    if look.paused:
+        lines.append(f"paused: {', '.join(look.paused)} (see `fencepost resume`)")
+    if stats.total("blocked"):
+        lines.append(f"blocked: {stats.total('blocked')} (see `fencepost keys`)")
     if stats.dead_by_outcome:
         lines.append(f"dead: {_listed(stats.dead_by_outcome)} (see `fencepost dead list`)")
     lines.append(f"done: {'more than ' if stats.done_is_capped else ''}{stats.done} kept")
@@ -174,15 +204,15 @@ def _listed(counts: Any) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def _plain(out: Output, stats: Stats) -> str:
-    rows = out.cells(_rows(stats))
-    return "\n".join([*(plain_table(_HEADERS, rows) if rows else []), *_summary(stats)])
+def _plain(out: Output, look: Look) -> str:
+    rows = out.cells(_rows(look))
+    return "\n".join([*(plain_table(_HEADERS, rows) if rows else []), *_summary(look)])
 
 
-def _for_terminal(out: Output, stats: Stats) -> RenderableType:
+def _for_terminal(out: Output, look: Look) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    rows = out.cells(_rows(stats))
+    rows = out.cells(_rows(look))
     table = [rich_table(_HEADERS, rows)] if rows else []
-    return Group(*table, *(Text(out.text(line)) for line in _summary(stats)))
+    return Group(*table, *(Text(out.text(line)) for line in _summary(look)))
