@@ -166,7 +166,7 @@ class Claimer:
                 self._catalog,
                 self._terms(terms),
                 queues=[terms.queue],
-                batch=min(room.messages, self._largest),
+                batch=min(room.messages, self._largest, terms.concurrency),
                 scan=scan,
             ),
         )

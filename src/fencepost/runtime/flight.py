@@ -350,7 +350,8 @@ class Flight:
         self._counters.hung_threads += 1
         limit = self._slots[queue].limit
         log.error(
-            "a publisher hangs in its thread past its time-out; %d of %d slots of queue %s are taken by such threads%s",
+            "a publisher hangs in its thread past its time-out; %d of %d slots of queue %s are taken by "
+            "such threads%s",
             hung,
             limit,
             queue,
