@@ -30,6 +30,7 @@ DIRECT_ONLY: Mapping[str, str] = {
     "test_migrations.py::test_ten_at_once_apply_once_and_all_succeed": SESSIONS,
     "test_migrations.py::test_whatever_the_session_is_set_to_the_tables_are_the_same": SESSION,
     "test_operators.py::test_a_retry_wakes_the_dispatchers_and_nothing_else_does": LISTEN,
+    "test_purge.py::test_three_purgers_at_once_beside_traffic_one_killed_half_way": SESSIONS,
     "test_queues.py::test_a_resume_wakes_the_workers": LISTEN,
 }
 """Why a test, or all of a file, does not run through the pooler: by ``file`` or ``file::test``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -13,7 +13,8 @@ from fencepost import ConfigError, Outbox
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.store import upkeep
-from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, value
+from fencepost.store.upkeep import Purged
+from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, value, wait_for
 
 DAY = timedelta(days=1)
 
@@ -149,53 +150,88 @@ def test_rows_that_somebody_has_locked_are_passed_over_without_waiting(db: Conne
     assert OUTBOX.purge(db2, older_than=DAY) == 4
 
 
-def test_three_purgers_at_once_beside_traffic(db: Connection, url: str) -> None:
-    old = history(db, 3_000, days_ago=10)
-    kept = history(db, 100, days_ago=10, status="dead")
-    gone: list[int] = []
-    failures: list[BaseException] = []
-    purging = threading.Event()
-    purging.set()
+def test_one_purge_at_a_time_and_who_comes_second_gives_way(db: Connection, db2: Connection) -> None:
+    ids = history(db, 10, days_ago=10)
+    with db.transaction():
+        assert OUTBOX.purge(db, older_than=DAY, limit=4) == 4
+        assert OUTBOX.purge(db, older_than=DAY, limit=4) == 4  # its own turn goes on
+        assert OUTBOX.purge(db2, older_than=DAY) == 0
+        terms = {"older_than": DAY, "limit": 10, "after": 3}
+        assert step(db2, **terms) == Purged(0, 3, gave_way=True)  # it will go on from there
+        holder = run(upkeep.purge_holder(OUTBOX.catalog), driver_for(db2).execute)
+        assert holder is not None
+        assert holder.pid == value(db, "SELECT pg_backend_pid()")
+        assert run(upkeep.purge_holder(Outbox(table="other").catalog), driver_for(db2).execute) is None
+    assert run(upkeep.purge_holder(OUTBOX.catalog), driver_for(db2).execute) is None
+    assert OUTBOX.purge(db2, older_than=DAY) == 2
+    assert len(ids) == 10
 
-    def connect() -> Connection:
-        connection = psycopg.connect(url, autocommit=True)
-        connection.execute("SET statement_timeout = '5s'; SET lock_timeout = '200ms'")
-        return connection
 
-    def purger() -> None:
+def step(db: Connection, **terms: Any) -> Purged:
+    return run(upkeep.purge(OUTBOX.catalog, **terms), driver_for(db).execute)
+
+
+class Purgers:
+    """Threads that purge until nothing old is left, or until they are killed."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._url = url
+        self.gone: list[int] = []
+        self.killed: list[BaseException] = []
+        self.failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._purge) for _ in range(count)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.join(timeout=60)
+
+    def _purge(self) -> None:
+        count = 0
         try:
-            with connect() as connection:
-                count = 0
-                # A round may find everything in other hands: go on until the old ones are gone.
+            with impatient(self._url, "purger") as connection:
                 while value(connection, "SELECT count(*) FROM outbox WHERE done_at < now() - interval '1 day'"):
-                    step = OUTBOX.purge(connection, older_than=DAY, limit=100)
-                    assert step <= 100
-                    count += step
-                gone.append(count)
+                    count += OUTBOX.purge(connection, older_than=DAY, limit=50)
+        except psycopg.errors.AdminShutdown as error:
+            self.killed.append(error)
         except BaseException as error:
-            failures.append(error)
+            self.failures.append(error)
+        self.gone.append(count)
 
-    def traffic() -> None:
-        try:
-            with connect() as connection:
-                while purging.is_set():
-                    add(connection, 5)
-                    OUTBOX.mark_done(connection, claim(connection))
-        except BaseException as error:
-            failures.append(error)
 
-    purgers = [threading.Thread(target=purger) for _ in range(3)]
-    worker = threading.Thread(target=traffic)
-    for thread in [*purgers, worker]:
-        thread.start()
-    for thread in purgers:
-        thread.join(timeout=60)
-    purging.clear()
-    worker.join(timeout=60)
-    assert not failures
-    assert sum(gone) == len(old)
-    assert set(kept) <= set(left(db))
-    assert not set(old) & set(left(db))
+def impatient(url: str, name: str) -> Connection:
+    connection = psycopg.connect(url, autocommit=True, application_name=name)
+    connection.execute("SET statement_timeout = '1s'; SET lock_timeout = '200ms'")
+    return connection
+
+
+def test_three_purgers_at_once_beside_traffic_one_killed_half_way(db: Connection, url: str) -> None:
+    old = history(db, 5_000, days_ago=10)
+    kept = history(db, 100, days_ago=10, status="dead")
+    delivered = 0
+    with impatient(url, "worker") as worker, Purgers(url, 3) as purgers:
+        wait_for(db, "(SELECT count(*) FROM outbox WHERE done_at < now() - interval '1 day') < 4000")
+        killed = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'purger'"
+        assert (
+            value(
+                db, f"{killed} AND pid = (SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'purger')"
+            )
+            == 1
+        )
+        while value(db, "SELECT count(*) FROM outbox WHERE done_at < now() - interval '1 day'"):
+            add(worker, 5)
+            held = claim(worker)
+            assert OUTBOX.mark_done(worker, held) == []
+            delivered += len(held)
+    assert not purgers.failures
+    assert len(purgers.killed) == 1
+    assert sum(purgers.gone) <= len(old)
+    assert set(left(db)) & {*old, *kept} == set(kept)
+    assert len(left(db)) == len(kept) + delivered
 
 
 @pytest.mark.parametrize("terms", [{"older_than": timedelta(seconds=-1)}, {"older_than": DAY, "limit": 0}])

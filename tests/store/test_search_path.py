@@ -20,7 +20,7 @@ from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
 from fencepost.store import outbox as store
-from fencepost.store import queues
+from fencepost.store import queues, upkeep
 from tests.store.rows import OUTBOX, Connection, expire
 from tests.store.test_catalog import FILES
 
@@ -145,6 +145,7 @@ def every_operation(outbox: Outbox, conn: Connection, execute: Callable[[Stateme
     assert len(taken) == 2
     assert outbox.mark_done(conn, taken) == []
     assert outbox.purge(conn, timedelta(0)) == 5
+    assert run(upkeep.purge_holder(outbox.catalog), execute) is None
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

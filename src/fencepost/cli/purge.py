@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +18,17 @@ from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Output
 from fencepost.cli.settings.durations import parse_duration
 from fencepost.config import Settings
-from fencepost.core.operation import run
+from fencepost.core.error_text import describe
+from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.store import upkeep
+from fencepost.store.catalog import Catalog
+
+if TYPE_CHECKING:
+    import psycopg
+
+_TRIES = 12
+"""Failures in a row after which it gives up: a step of 1,000 has then become one of 1, and that fails as well."""
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> timedelta:
@@ -42,26 +54,79 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
 def purge(invocation: Invocation, settings: Settings, older_than: timedelta, step: int, as_json: bool) -> int:
     """Delete done messages past a given age.
 
-    Works in small steps beside full traffic. Done means delivered, or skipped by an operator.
+    Works in small steps beside full traffic, one purge at a time: a second one waits for its turns. Done means
+    delivered, or skipped by an operator.
 
     Dead messages stay: only an operator's decision (`fencepost dead`) ends them.
     """
-    catalog = outbox_of(settings).catalog
-    total = 0
-    after: int | None = 0
+    walk = _Walk(outbox_of(settings).catalog, older_than, step, invocation.out)
     with invocation.connected(settings, "purge") as connection, _progress(invocation.out, as_json) as advance:
-        execute = driver_for(connection).execute
-        while after is not None:
-            purged = run(upkeep.purge(catalog, older_than=older_than, limit=step, after=after), execute)
-            connection.commit()
-            total += purged.deleted
-            advance(purged.deleted)
-            after = purged.after
+        for deleted in walk.steps(connection):
+            advance(deleted)
     if as_json:
-        invocation.out.json({"deleted": total})
+        invocation.out.json({"deleted": walk.deleted})
     else:
-        invocation.out.line(f"deleted {total} done {'message' if total == 1 else 'messages'}")
+        invocation.out.line(f"deleted {walk.deleted} done {'message' if walk.deleted == 1 else 'messages'}")
     return exits.OK
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One purge from the oldest message on, which goes on whatever stands in its way for a while."""
+
+    catalog: Catalog
+    older_than: timedelta
+    limit: int
+    out: Output
+    deleted: int = 0
+    _after: int | None = 0
+    _has_told: bool = False
+    _failures: int = 0
+
+    def steps(self, connection: psycopg.Connection[Any]) -> Iterator[int]:
+        """Delete step by step, each in its transaction; yield how many each deleted."""
+        execute = driver_for(connection).execute
+        while self._after is not None:
+            try:
+                purged = self._step(execute)
+                connection.commit()
+            except Exception as error:  # noqa: BLE001 - raised again unless a smaller step may help
+                self._make_smaller(error)
+                connection.rollback()
+                continue
+            self._failures = 0
+            self._after = purged.after
+            self.deleted += purged.deleted
+            yield purged.deleted
+            if purged.gave_way:
+                time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 - jitter, not a secret
+
+    def _step(self, execute: Callable[[Statement], Rows]) -> upkeep.Purged:
+        assert self._after is not None  # noqa: S101 - for the type checker
+        operation = upkeep.purge(self.catalog, older_than=self.older_than, limit=self.limit, after=self._after)
+        purged = run(operation, execute)
+        if purged.gave_way and not self._has_told:
+            self._tell(run(upkeep.purge_holder(self.catalog), execute))
+        return purged
+
+    def _tell(self, holder: upkeep.Holder | None) -> None:
+        if holder is not None:  # else it was between two of its steps
+            self._has_told = True
+            self.out.note(
+                f"another purge is at work (server process {holder.pid}, {holder.application or 'unnamed'}, "
+                f"in a transaction for {holder.seconds} s): waiting for its turns to end"
+            )
+
+    def _make_smaller(self, error: Exception) -> None:
+        """Halve the step where it took too long for the database's limits; give up where that does not help."""
+        # Here and not above: without libpq psycopg cannot be imported, and `--help` has to work.
+        from fencepost.drivers.faults import Fault, fault_of
+
+        self._failures += 1
+        if fault_of(error) is not Fault.TRANSIENT or self._failures > _TRIES:
+            raise error
+        self.limit = max(1, self.limit // 2)
+        self.out.note(f"{describe(error)}: going on in steps of {self.limit}")
 
 
 @contextmanager

@@ -1,9 +1,13 @@
 -- One bounded step: look at the next rows in id order, delete the old done ones among them, and say where
--- the step ended and whether anything in it was old enough to go on for.
-WITH step AS MATERIALIZED (
+-- the step ended and whether anything in it was old enough to go on for. Two at once would only read the same
+-- rows twice: whoever comes second learns that it is not its turn, without waiting and without reading any.
+WITH turn AS MATERIALIZED (
+    SELECT pg_catalog.pg_try_advisory_xact_lock({purge_lock}) AS is_ours
+),
+step AS MATERIALIZED (
     SELECT id, status, done_at, created_at
     FROM {outbox}
-    WHERE id > %(after)s::bigint
+    WHERE (SELECT is_ours FROM turn) AND id > %(after)s::bigint
     ORDER BY id
     LIMIT %(window)s::int
 ),
@@ -28,4 +32,5 @@ SELECT (SELECT count(*) FROM gone),
        (SELECT max(id) FROM step),
        -- Nothing is done before it was created: a step of young rows only ends the search.
        (SELECT coalesce(min(created_at) < statement_timestamp() - %(older_than)s::float8 * interval '1 second', false)
-        FROM step)
+        FROM step),
+       (SELECT is_ours FROM turn)
