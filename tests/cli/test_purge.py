@@ -98,7 +98,8 @@ def test_killed_half_way_it_leaves_nothing_behind(configured: Program, call: Cal
     with psycopg.connect(store) as connection:
         connection.execute(
             "INSERT INTO outbox (event_type, payload, created_at, status, outcome, attempts, lease_version,"
-            " done_at) SELECT 'old', '{}', now() - interval '9 days', 'done', 'delivered', 1, 1, now() - interval '8 days'"
+            " done_at) SELECT 'old', '{}', now() - interval '9 days', 'done', 'delivered', 1, 1,"
+            " now() - interval '8 days'"
             " FROM generate_series(1, 20000)"
         )
     process = configured.start("purge", "--older-than", "7d", "--step", "50")
