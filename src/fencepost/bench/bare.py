@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 
 from fencepost.bench.contender import Assignment, Drained, Start, report
+from fencepost.core.records import STORED_COLUMNS
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
-from fencepost.store.rows import MESSAGE_COLUMNS
 
 TRANSACTIONS = "transactions"
 """The store's own statements, each between BEGIN and COMMIT."""
@@ -26,7 +26,7 @@ TEXTBOOK = "textbook"
 """The same with a claim as one writes it by hand: no order, no crash suspects, no limit of attempts."""
 
 # Where a claimed row has its fencing token: see the fragment claim_returning.sql.
-_TOKEN = MESSAGE_COLUMNS + 1
+_TOKEN = STORED_COLUMNS + 1
 
 _TEXTBOOK_CLAIM = b"""
 WITH due AS MATERIALIZED (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -22,10 +23,13 @@ from fencepost.client.outbox import Outbox
 from fencepost.core.draft import NewMessage
 
 NAME = "latency"
-MESSAGES = 300
-WARM_UP = 20
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.030
+IDLE, POLLED = 300, 100
+"""Messages of a case."""
+WARM_UP = 10
+SHORT_PAUSES = (0.005, 0.030)
 POLL_SECONDS = 0.1
+# A dispatcher that found something polls often at first: only behind such a pause it has come to its full interval.
+LONG_PAUSES = (2.5 * POLL_SECONDS, 4.5 * POLL_SECONDS)
 RATE = 1_000
 TOGETHER = 5
 """Messages a transaction under load: one producer keeps up a rate that its disk would not let it commit singly."""
@@ -35,34 +39,55 @@ METHOD = (
     "The producer notes CLOCK_MONOTONIC right after commit() has returned, the publisher when it is called; the "
     "clock is one for all processes of a machine. A message that is published before its producer has heard of "
     f"the commit counts below zero. The first {WARM_UP} messages are not counted.",
-    f"Idle: {MESSAGES} transactions of one message with random pauses of {SHORTEST_PAUSE * 1e3:.0f} to "
-    f"{LONGEST_PAUSE * 1e3:.0f} ms between them, with NOTIFY; and without, at a poll interval of "
-    f"{POLL_SECONDS * 1e3:.0f} ms.",
+    f"Idle: transactions of one message, {IDLE} with random pauses of {SHORT_PAUSES[0] * 1e3:.0f} to "
+    f"{SHORT_PAUSES[1] * 1e3:.0f} ms between them, and {POLLED} each with pauses of {LONG_PAUSES[0] * 1e3:.0f} to "
+    f"{LONG_PAUSES[1] * 1e3:.0f} ms: then every poll is {POLL_SECONDS * 1e3:.0f} ms after the one before it, in "
+    "the case without NOTIFY.",
     f"Under load: {RATE:,} messages a second for {LOADED_SECONDS} s, {TOGETHER} a transaction at even distances.",
     "fsync is on: each of these commits waits for the disk before it is visible to anybody.",
 )
 
-Produce = Callable[[Bench, Connection, Outbox], dict[int, int]]
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How messages come, and what the dispatcher does to see them.
+
+    Args:
+        pauses: the shortest and the longest one between two messages; None for a steady rate.
+        settings: of the dispatcher.
+    """
+
+    name: str
+    messages: int
+    pauses: tuple[float, float] | None
+    notify: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _cases(bench: Bench) -> list[Case]:
+    few = WARM_UP + bench.count(POLLED, least=10)
+    every = f"{POLL_SECONDS * 1e3:.0f} ms"
+    polling = {"notify": False, "poll_interval": POLL_SECONDS}
+    return [
+        Case("idle, NOTIFY", WARM_UP + bench.count(IDLE, least=20), SHORT_PAUSES),
+        Case("idle for long, NOTIFY", few, LONG_PAUSES),
+        Case(f"idle for long, polling every {every}", few, LONG_PAUSES, notify=False, settings=polling),
+        Case(
+            f"{RATE:,} messages/s, NOTIFY",
+            WARM_UP + bench.count(RATE * LOADED_SECONDS) // TOGETHER * TOGETHER,
+            None,
+        ),
+    ]
 
 
 def measure(bench: Bench) -> Section:
     """Measure idle with and without notices, then under load."""
-    cases: Sequence[tuple[str, bool, Produce, int, Mapping[str, Any]]] = (
-        ("idle, NOTIFY", True, _now_and_then, _idle_count(bench), {}),
-        (
-            f"idle, polling every {POLL_SECONDS * 1e3:.0f} ms",
-            False,
-            _now_and_then,
-            _idle_count(bench),
-            {"notify": False, "poll_interval": POLL_SECONDS},
-        ),
-        (f"{RATE:,} messages/s, NOTIFY", True, _steadily, _loaded_count(bench), {}),
-    )
     found = {}
-    for name, notify, produce, messages, settings in cases:
-        bench.say(name)
-        found[name] = _latencies(bench, Outbox(notify=notify), produce, messages, settings)
-    idle, polled, _ = found.values()
+    for case in _cases(bench):
+        bench.say(case.name)
+        found[case.name] = _latencies(bench, case)
+    idle, _, polled, _ = found.values()
+    every = POLL_SECONDS * 1e3
     return Section(
         NAME,
         SECTIONS[NAME],
@@ -73,54 +98,45 @@ def measure(bench: Bench) -> Section:
             at_most("idle commit-to-publish with NOTIFY, p50", percentile(idle, 50) * 1e3, 4, "ms"),
             at_most("idle commit-to-publish with NOTIFY, p99", percentile(idle, 99) * 1e3, 15, "ms"),
             at_most(
-                f"idle commit-to-publish polling every {POLL_SECONDS * 1e3:.0f} ms, p99",
+                f"idle commit-to-publish polling every {every:.0f} ms, p99",
                 percentile(polled, 99) * 1e3,
-                POLL_SECONDS * 1e3 + 15,
+                every + 15,
                 "ms",
             ),
         ),
     )
 
 
-def _idle_count(bench: Bench) -> int:
-    return WARM_UP + bench.count(MESSAGES, least=30)
-
-
-def _loaded_count(bench: Bench) -> int:
-    return WARM_UP + bench.count(RATE * LOADED_SECONDS) // TOGETHER * TOGETHER
-
-
-def _latencies(
-    bench: Bench, outbox: Outbox, produce: Produce, messages: int, settings: Mapping[str, Any]
-) -> list[float]:
+def _latencies(bench: Bench, case: Case) -> list[float]:
     """Return the seconds from commit to publish of each message, without the first few."""
-    assignment = Assignment(bench.url, messages, kind=STAMPS, settings=settings)
+    assignment = Assignment(bench.url, case.messages, kind=STAMPS, settings=case.settings)
+    produce = _steadily if case.pauses is None else _now_and_then
     with bench.emptied(), contender.ready(SHIPPED_MODULE, [assignment]) as [dispatcher]:
         dispatcher.go()
         with psycopg.connect(bench.url) as connection:
-            committed = produce(bench, connection, outbox)
+            committed = produce(case, connection, Outbox(notify=case.notify))
         published = dict(reversed(dispatcher.result().stamps))  # the first publish of each message
     ids = sorted(committed)[WARM_UP:]
     return [(published[row_id] - committed[row_id]) / 1e9 for row_id in ids]
 
 
-def _now_and_then(bench: Bench, connection: Connection, outbox: Outbox) -> dict[int, int]:
+def _now_and_then(case: Case, connection: Connection, outbox: Outbox) -> dict[int, int]:
     committed: dict[int, int] = {}
-    for _ in range(_idle_count(bench)):
+    for _ in range(case.messages):
         # Pauses are what is measured here: the dispatcher has nothing to do in between.
-        time.sleep(random.uniform(SHORTEST_PAUSE, LONGEST_PAUSE))  # noqa: S311 - not a secret
+        time.sleep(random.uniform(*(case.pauses or SHORT_PAUSES)))  # noqa: S311 - not a secret
         receipt = outbox.enqueue(connection, "bench.message", json.loads(PAYLOAD))
         connection.commit()
         committed[receipt.id] = _now()
     return committed
 
 
-def _steadily(bench: Bench, connection: Connection, outbox: Outbox) -> dict[int, int]:
+def _steadily(case: Case, connection: Connection, outbox: Outbox) -> dict[int, int]:
     """Commit at even distances; where one comes late, the next ones make up for it."""
     committed: dict[int, int] = {}
     messages = [NewMessage(event_type="bench.message", payload=json.loads(PAYLOAD))] * TOGETHER
     began = time.monotonic()
-    for turn in range(_loaded_count(bench) // TOGETHER):
+    for turn in range(case.messages // TOGETHER):
         time.sleep(max(0.0, began + turn * TOGETHER / RATE - time.monotonic()))
         receipts = outbox.enqueue_many(connection, messages)
         connection.commit()
