@@ -30,6 +30,7 @@ COMMANDS = {
     "pause": "fencepost.cli.queue:pause",
     "resume": "fencepost.cli.queue:resume",
     "queue": "fencepost.cli.queue:queue",
+    "doctor": "fencepost.cli.doctor:doctor",
     "purge": "fencepost.cli.purge:purge",
     "config": "fencepost.cli.config:config",
     "bench": "fencepost.cli.bench:bench",

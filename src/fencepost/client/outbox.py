@@ -16,11 +16,11 @@ from uuid import UUID, uuid4
 from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
 from fencepost.core.operation import Operation, arun, run
 from fencepost.core.queue import QueueChanges, QueueSettings, checked_changes, checked_name
-from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Stats
+from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Finding, Stats
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
-from fencepost.store import keys, operators, queues, schema, upkeep
+from fencepost.store import doctor, keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue, enqueue_many
@@ -366,6 +366,10 @@ class Outbox(_OutboxOperations):
         """Return what is wrong with the tables, each with its remedy."""
         return self._run(conn, schema.check(self.catalog))
 
+    def doctor(self, conn: Any) -> list[Finding]:
+        """Look for what slows the outbox or breaks its order; return what each check found."""
+        return self._run(conn, doctor.examine(self.catalog))
+
     def _run(self, conn: Any, operation: Operation[T]) -> T:
         return run(operation, driver_for(conn).execute)
 
@@ -563,6 +567,10 @@ class AsyncOutbox(_OutboxOperations):
     async def check_schema(self, conn: Any) -> list[str]:
         """Return what is wrong with the tables, each with its remedy."""
         return await self._run(conn, schema.check(self.catalog))
+
+    async def doctor(self, conn: Any) -> list[Finding]:
+        """Look for what slows the outbox or breaks its order; return what each check found."""
+        return await self._run(conn, doctor.examine(self.catalog))
 
     async def _run(self, conn: Any, operation: Operation[T]) -> T:
         return await arun(operation, async_driver_for(conn).execute)
