@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from fencepost.core.draft import Draft
-from fencepost.core.operation import Operation
+from fencepost.core.operation import Operation, Rows
+from fencepost.errors import ConfigError
 from fencepost.store.catalog import Catalog
 
 Key = tuple[str, str]
@@ -27,20 +28,30 @@ def lock_for_producers(catalog: Catalog, drafts: Iterable[Draft]) -> Operation[f
 
     So ids follow the order of commits within a key, at every isolation level: a sequence knows no snapshot.
     """
-    return (yield from _lock(catalog, {key for key in map(key_of, drafts) if key is not None}, PRODUCERS))
+    rows = yield from _lock(catalog, {key for key in map(key_of, drafts) if key is not None}, PRODUCERS)
+    return frozenset(queue for queue, _ in rows if queue is not None)
 
 
 def lock_for_finalize(catalog: Catalog, keys: Iterable[Key]) -> Operation[None]:
-    """Take the keys' locks before their messages are closed, so that one closing sees what another one closed."""
-    yield from _lock(catalog, set(keys), FINALIZERS)
+    """Take the keys' locks before their messages are closed, so that one closing sees what another one closed.
+
+    Raises:
+        ConfigError: the transaction keeps its snapshot, and would close and promote by what was true before it
+            had the locks; nothing was changed.
+    """
+    for _, isolation in (yield from _lock(catalog, set(keys), FINALIZERS)):
+        if isolation not in ("read committed", "read uncommitted"):
+            raise ConfigError(
+                f"this {isolation} transaction cannot close ordered messages, since it does not see what others "
+                "commit meanwhile: use a READ COMMITTED one"
+            )
 
 
-def _lock(catalog: Catalog, keys: set[Key], seed: int) -> Operation[frozenset[str]]:
+def _lock(catalog: Catalog, keys: set[Key], seed: int) -> Operation[Rows]:
     if not keys:
-        return frozenset()
+        return []
     table = catalog.names.placeholders()["outbox"]
-    rows = yield catalog.statement("lock_keys", {"table": table, "seed": seed, **_columns(keys)})
-    return frozenset(row[0] for row in rows)
+    return (yield catalog.statement("lock_keys", {"table": table, "seed": seed, **_columns(keys)}))
 
 
 def draw_numbers(catalog: Catalog, drafts: Iterable[Draft]) -> Operation[list[int]]:

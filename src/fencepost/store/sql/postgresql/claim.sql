@@ -21,30 +21,30 @@ WITH due AS MATERIALIZED (
 ),
 -- What is due tells which keys to serve. Each is served from its first open row on, up to the number of its due
 -- rows, and where room is left, beyond them: into what is parked.
-key AS MATERIALIZED (
+k AS MATERIALIZED (
     SELECT ordering_key, count(*)::int AS due, max(id) AS last,
-           greatest((%(batch)s::int - (SELECT count(*) FROM due)) / count(*) OVER (), %(batch)s::int / 4 / count(*) OVER ())::int AS spare
+           (greatest(%(batch)s::int - (SELECT count(*) FROM due), %(batch)s::int / 4) / count(*) OVER ())::int AS spare
     FROM due
     WHERE ordering_key IS NOT NULL
     GROUP BY ordering_key
 ),
 first_rows AS MATERIALIZED (
-    SELECT key.ordering_key, o.id, o.place
-    FROM key
+    SELECT k.ordering_key, o.id, o.place
+    FROM k
     CROSS JOIN LATERAL (
-        SELECT id, row_number() OVER (ORDER BY id) AS place
+        SELECT id, row_number() OVER (ORDER BY ordering_key, id) AS place
         FROM {outbox}
-        WHERE queue = %(queue)s::text AND ordering_key = key.ordering_key AND ordering_key IS NOT NULL
-          AND done_at IS NULL
-        ORDER BY id
-        LIMIT least(key.due + key.spare, %(longest_run)s::int)
+        WHERE queue = %(queue)s::text AND {of_key}
+        ORDER BY ordering_key, id
+        LIMIT least(k.due + k.spare, %(longest_run)s::int)
     ) AS o
 ),
+-- (Found by id: a condition on done_at would let the planner choose a partial index and read all of it.)
 free AS MATERIALIZED (
     SELECT id, NOT ({claimable}) AS is_over
     FROM {outbox} AS o
     WHERE id = ANY (ARRAY(SELECT id FROM first_rows))
-      AND done_at IS NULL AND lease_until IS NULL AND reclaim_count = 0
+      AND lease_until IS NULL AND reclaim_count = 0
       AND (status = 'blocked' OR (status = 'pending' AND available_at <= statement_timestamp()))
     ORDER BY id
     FOR UPDATE SKIP LOCKED
@@ -62,7 +62,9 @@ run AS MATERIALIZED (
     ) AS numbered
     WHERE nth = place AND over_before = 0 AND place <= %(longest_run)s::int
     ORDER BY place, id
-    LIMIT %(batch)s::int
+    -- Unordered messages give up a quarter of their share at most, to what is parked; otherwise a long key would
+    -- keep them waiting.
+    LIMIT %(batch)s::int - (SELECT count(*) - count(*) / 4 FROM due WHERE ordering_key IS NULL)
 ),
 -- The heads that are not free: leased, dead, not due, or crash suspects. Only who holds the lock of a head that is
 -- still open may park what waits behind it: whoever closes that head looks for parked rows afterwards.
@@ -70,7 +72,7 @@ obstacle AS MATERIALIZED (
     SELECT id, ordering_key
     FROM {outbox}
     WHERE id = ANY (ARRAY(SELECT id FROM first_rows WHERE place = 1 AND id NOT IN (SELECT id FROM free)))
-      AND done_at IS NULL
+      AND status <> 'done'
       AND (lease_until IS NULL OR lease_until < statement_timestamp() OR %(park_behind_leased)s::boolean)
     ORDER BY id
     FOR UPDATE SKIP LOCKED
@@ -78,15 +80,15 @@ obstacle AS MATERIALIZED (
 -- What else waits behind it and is due, up to a limit, so that a long key is out of the way in a few claims.
 behind AS MATERIALIZED (
     SELECT b.id
-    FROM obstacle JOIN key USING (ordering_key)
+    FROM obstacle JOIN k USING (ordering_key)
     CROSS JOIN LATERAL (
         SELECT id
         FROM {outbox}
-        WHERE queue = %(queue)s::text AND ordering_key = obstacle.ordering_key AND ordering_key IS NOT NULL
-          AND done_at IS NULL AND id > key.last
+        WHERE queue = %(queue)s::text AND {of_key}
+          AND (ordering_key, id) > (k.ordering_key, k.last)
           AND available_at <= statement_timestamp() AND lease_until IS NULL AND status = 'pending'
           AND reclaim_count = 0
-        ORDER BY id
+        ORDER BY ordering_key, id
         LIMIT %(park)s::int
         FOR UPDATE SKIP LOCKED
     ) AS b
@@ -116,7 +118,7 @@ SELECT taken.*, looked.parked, looked.waiting
 FROM (
     SELECT (SELECT count(*) FROM parked)::int AS parked,
            -- Due, but their key's head is in other hands just now.
-           (SELECT coalesce(sum(due), 0) FROM key
+           (SELECT coalesce(sum(due), 0) FROM k
             WHERE ordering_key NOT IN (SELECT ordering_key FROM obstacle)
               AND ordering_key NOT IN (SELECT f.ordering_key FROM run JOIN first_rows AS f USING (id)))::int AS waiting
 ) AS looked

@@ -14,9 +14,11 @@ suspect AS MATERIALIZED (
       -- been passed by another one since.)
       AND (ordering_key IS NULL OR id = (
                SELECT h.id FROM {outbox} AS h
-               WHERE h.queue = %(queue)s::text AND h.ordering_key = front.ordering_key
+               WHERE h.queue = %(queue)s::text
+                 -- See of_key.sql.
+                 AND h.ordering_key >= front.ordering_key AND h.ordering_key <= front.ordering_key
                  AND h.ordering_key IS NOT NULL AND h.done_at IS NULL
-               ORDER BY h.id LIMIT 1
+               ORDER BY h.ordering_key, h.id LIMIT 1
            ))
     ORDER BY reclaim_count, available_at, id
     LIMIT %(batch)s::int + 64

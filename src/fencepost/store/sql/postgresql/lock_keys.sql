@@ -8,6 +8,7 @@ WITH number AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(n)::text AS done FROM (SELECT n FROM number ORDER BY n OFFSET 0) AS sorted
 )
-SELECT q.queue
-FROM (SELECT count(*) AS n FROM locked) AS first, {queue} AS q
-WHERE first.n >= 0 AND q.queue = ANY (%(queues)s::text[]) AND q.sequenced
+-- A left join, under which no plan can look at the queues first and, finding none, leave the locks out.
+SELECT q.queue, current_setting('transaction_isolation'::text)
+FROM (SELECT count(*) AS n FROM locked) AS first
+LEFT JOIN {queue} AS q ON first.n >= 0 AND q.queue = ANY (%(queues)s::text[]) AND q.sequenced

@@ -1,20 +1,27 @@
 -- Finalize ordered messages: behind the fence, and only in their turn, which is when every open row before them
 -- in their key is finalized with them. The caller holds the finalizers' locks of the keys.
-WITH mine AS MATERIALIZED (
-    SELECT id, queue, ordering_key,
-           row_number() OVER (PARTITION BY queue, ordering_key ORDER BY id) AS place
+-- The rows are locked before their turn is worked out: were one of them taken over in between, those behind it
+-- would be finalized before it.
+WITH held AS MATERIALIZED (
+    SELECT id, queue, ordering_key
     FROM {outbox}
     WHERE id = ANY (%(ids)s::bigint[]) AND status = 'processing'
       AND lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
+    ORDER BY id
+    FOR UPDATE
+),
+mine AS MATERIALIZED (
+    SELECT id, queue, ordering_key, row_number() OVER (PARTITION BY queue, ordering_key ORDER BY id) AS place
+    FROM held
 ),
 open_row AS MATERIALIZED (
     SELECT o.id, o.place
     FROM (SELECT queue, ordering_key, count(*) AS many FROM mine GROUP BY queue, ordering_key) AS k
     CROSS JOIN LATERAL (
-        SELECT id, row_number() OVER (ORDER BY id) AS place
+        SELECT id, row_number() OVER (ORDER BY ordering_key, id) AS place
         FROM {outbox}
-        WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
-        ORDER BY id
+        WHERE queue = k.queue AND {of_key}
+        ORDER BY ordering_key, id
         LIMIT k.many
     ) AS o
 )

@@ -10,13 +10,13 @@ WITH head AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, status
         FROM {outbox}
-        WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
-        ORDER BY id
+        WHERE queue = k.queue AND {of_key}
+        ORDER BY ordering_key, id
         LIMIT 1
     ) AS h
     WHERE h.status = 'blocked'
 )
 UPDATE {outbox}
-SET status = 'pending', available_at = created_at
+SET status = 'pending', available_at = least(created_at, statement_timestamp())
 WHERE id = ANY (ARRAY(SELECT id FROM head)) AND status = 'blocked'
 RETURNING id

@@ -8,7 +8,7 @@ SET lease_version = {next_token},
     -- A limit that was lowered below the row's attempts, or a token at its end: dead at its next claim, never
     -- left lying. A parked row has no place of its own: it gets that of its creation.
     available_at = CASE WHEN NOT ({claimable}) THEN {far}
-                        WHEN o.status = 'blocked' THEN o.created_at
+                        WHEN o.status = 'blocked' THEN least(o.created_at, statement_timestamp())
                         ELSE o.available_at END,
     dead_at = CASE WHEN {claimable} THEN NULL ELSE statement_timestamp() END,
     outcome = CASE WHEN {claimable} THEN NULL ELSE 'exhausted' END
