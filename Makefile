@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one servers bench docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ servers: ## install the servers that the tests need and no wheel brings
 
 bench: $(VENV)/dev ## messages per second beside a bare SQL loop, and the cost of a message
 	$(BIN)/fencepost bench drain
+
+bench-report: $(VENV)/dev ## every figure that must hold, with charts, into docs/bench (a quiet quarter of an hour)
+	$(BIN)/fencepost bench report --out docs/bench
 
 docs: ## where the documentation starts
 	@echo "Read README.md, then ARCHITECTURE.md, docs/ and docs/adr/ (Markdown, nothing to build)."

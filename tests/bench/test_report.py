@@ -39,6 +39,7 @@ def outbox18(database18: str) -> str:
     return database18
 
 
+@pytest.mark.timeout(300)  # some forty processes, one after the other
 def test_every_section_runs_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["bench", "report", "--scale", SCALE, "--out", str(tmp_path), "--json"])
     printed = capsys.readouterr()

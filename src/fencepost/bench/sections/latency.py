@@ -28,7 +28,7 @@ IDLE, POLLED = 300, 100
 WARM_UP = 10
 SHORT_PAUSES = (0.005, 0.030)
 POLL_SECONDS = 0.1
-# A dispatcher that found something polls often at first: only behind such a pause it has come to its full interval.
+# A dispatcher that found something looks again soon: only behind such a pause it polls at its full interval.
 LONG_PAUSES = (2.5 * POLL_SECONDS, 4.5 * POLL_SECONDS)
 RATE = 1_000
 TOGETHER = 5

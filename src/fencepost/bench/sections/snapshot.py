@@ -125,7 +125,7 @@ def _chart(before: Samples, slices: Sequence[Samples], messages: int) -> Chart:
         NAME,
         "A dispatcher's claims under a held snapshot",
         "messages delivered since the snapshot was taken",
-        "ms (p50)",
+        "ms, p50",
         ("before", *ends),
         (Series("p50", tuple(_p50(each) * 1_000 for each in (before, *slices))),),
     )
