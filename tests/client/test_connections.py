@@ -383,7 +383,7 @@ def test_inside_a_pipeline(table: Table) -> None:
         held = outbox.claim(conn, "w")
         assert [each.id for each in held[:4]] == [receipt.id, *(each.id for each in receipts)]
         assert outbox.mark_done(conn, held) == []
-        assert outbox.mark_done(conn, [replace(held[0], token=7)]) != []
+        assert outbox.mark_done(conn, [held[0]._replace(token=7)]) != []
     assert table.types() == ["e", "many", "many", "many", "without a key"]
     assert {row["status"] for row in table.rows()} == {"done"}
 

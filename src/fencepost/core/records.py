@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from fencepost.core.draft import BYTES_CONTENT_TYPE, JSON_CONTENT_TYPE
 from fencepost.core.states import Outcome, Recovery, State
 
 REPLAY_OF_HEADER = "replay-of"
@@ -23,6 +25,12 @@ def instant(microseconds: int) -> datetime:
     driver can bend them.
     """
     return EPOCH + timedelta(microseconds=microseconds)
+
+
+STORED_COLUMNS = 13
+"""How many columns of a message a store sends, in the order of `_DECODERS`; what a statement adds comes behind."""
+
+StoredRow = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,29 @@ class Message:
     created_at: datetime
     key_sequence: int | None = None
     """The number of this message within its ordering key, without a gap, in queues that count (``sequenced``)."""
+    _row: StoredRow | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def stored(cls, row: StoredRow) -> Message:
+        """Make a message of a store's row, each field of it decoded when it is first asked for.
+
+        Of the tens of thousands of messages a second, hardly one is asked for everything.
+        """
+        message: Message = object.__new__(cls)
+        _set_row(message, row)
+        _set_id(message, row[0])
+        _set_event_type(message, row[3])
+        _set_ordering_key(message, row[6])
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode a field that is not there yet."""
+        decode = _DECODERS.get(name)
+        if decode is None or self._row is None:
+            raise AttributeError(f"a message has no {name!r}")
+        value = decode(self._row)
+        object.__setattr__(self, name, value)
+        return value
 
     def json(self) -> Any:
         """Return the payload parsed as JSON.
@@ -54,11 +85,31 @@ class Message:
     @property
     def replay_of(self) -> str | None:
         """The message id that an operator replayed into this message, if any."""
+        if self._row is not None and self._row[10] == "{}":
+            return None
         return self.headers.get(REPLAY_OF_HEADER)
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+_set_row, _set_id, _set_event_type, _set_ordering_key = (
+    getattr(Message, name).__set__ for name in ("_row", "id", "event_type", "ordering_key")
+)
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+_DECODERS: Mapping[str, Callable[[StoredRow], Any]] = {
+    "message_id": lambda row: UUID(row[1]),
+    "queue": lambda row: row[2],
+    "aggregate_type": lambda row: row[4],
+    "aggregate_id": lambda row: row[5],
+    "payload": lambda row: bytes(row[8]) if row[7] is None else row[7].encode("utf-8"),
+    "content_type": lambda row: row[9] or (BYTES_CONTENT_TYPE if row[7] is None else JSON_CONTENT_TYPE),
+    "headers": lambda row: _NO_HEADERS if row[10] == "{}" else MappingProxyType(json.loads(row[10])),
+    "created_at": lambda row: instant(row[11]),
+    "key_sequence": lambda row: row[12],
+}
+
+
+class Claimed(NamedTuple):
     """A message under our lease. ``token`` (``lease_version``) is what every later write is fenced by."""
 
     message: Message
@@ -67,8 +118,7 @@ class Claimed:
     max_attempts: int
     recovery: Recovery
     lease: timedelta
-    age: timedelta
-    """Time since ``created_at`` when it was claimed, by the database's clock."""
+    age_microseconds: int
     reclaim_count: int = 0
     """How often this message was taken over from an expired lease; above 0 it is a crash suspect."""
     owner: str = ""
@@ -76,6 +126,11 @@ class Claimed:
     @property
     def id(self) -> int:
         return self.message.id
+
+    @property
+    def age(self) -> timedelta:
+        """Time since ``created_at`` when it was claimed, by the database's clock."""
+        return timedelta(microseconds=self.age_microseconds)
 
 
 @dataclass(frozen=True, slots=True)

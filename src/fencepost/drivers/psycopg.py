@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 from psycopg.types import TypesRegistry
 
 from fencepost.core.operation import Rows, Statement
+from fencepost.drivers.parameters import numbered
 from fencepost.errors import ConfigError, SchemaError
 
 
@@ -35,13 +36,14 @@ def _own_adapters() -> AdaptersMap:
 _ADAPTERS = _own_adapters()
 
 
-class _Cursor(psycopg.Cursor[Any]):
+# Raw cursors leave the text as it is. The others look for parameters in it each time, where it is long.
+class _Cursor(psycopg.RawCursor[Any]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
 
 
-class _AsyncCursor(psycopg.AsyncCursor[Any]):
+class _AsyncCursor(psycopg.AsyncRawCursor[Any]):
     @property
     def adapters(self) -> AdaptersMap:
         return _ADAPTERS
@@ -56,7 +58,7 @@ class PsycopgDriver:
 
     def execute(self, statement: Statement) -> Rows:
         with _Cursor(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(_text(statement), statement.params or None)
+            cursor.execute(*_raw(statement))
             self._settle()
             return cursor.fetchall() if cursor.description else []
 
@@ -79,7 +81,7 @@ class AsyncPsycopgDriver:
 
     async def execute(self, statement: Statement) -> Rows:
         async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(_text(statement), statement.params or None)
+            await cursor.execute(*_raw(statement))
             await self._settle()
             return await cursor.fetchall() if cursor.description else []
 
@@ -131,7 +133,8 @@ def in_pipeline(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[An
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
-def _text(statement: Statement) -> bytes:
+def _raw(statement: Statement) -> tuple[bytes, tuple[Any, ...] | None]:
     # Bytes, since psycopg's types ask for literal strings to keep values out of SQL: ours come from the files
     # of fencepost.store.
-    return statement.sql.encode()
+    text, values = numbered(statement.sql, statement.params)
+    return text.encode(), values or None

@@ -5,8 +5,6 @@ Statements go through ``exec_driver_sql``, so they take part in the transaction 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -15,9 +13,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencepost.core.operation import Rows, Statement
 from fencepost.drivers import psycopg
+from fencepost.drivers.parameters import numbered
 from fencepost.errors import UnsupportedConnection
 
-_NAMED = re.compile(r"%\((\w+)\)s")
 _SYNC_DRIVERS = ("psycopg", "psycopg2")
 _ASYNC_DRIVERS = ("psycopg", "psycopg_async", "asyncpg")
 
@@ -92,13 +90,6 @@ def _compiled(statement: Statement, driver: str) -> tuple[str, Any]:
     if driver == "asyncpg":
         return numbered(statement.sql, statement.params)
     return statement.sql, dict(statement.params) or None
-
-
-def numbered(sql: str, params: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """Turn ``%(name)s`` into ``$1, $2 …``, which asyncpg takes, and the values into their order."""
-    names = list(dict.fromkeys(_NAMED.findall(sql)))
-    text = _NAMED.sub(lambda mark: f"${names.index(mark[1]) + 1}", sql)
-    return text, tuple(params[name] for name in names)
 
 
 def _commits_alone(connection: Connection) -> bool:

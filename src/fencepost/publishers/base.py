@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,13 +36,13 @@ class LostSignal:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters: list[Callable[[], object]] = []
+        self._waiters: Sequence[Callable[[], object]] = ()
 
     def set(self) -> None:
         """Signal the loss and wake everyone who waits for it."""
         with self._lock:
             self._is_set = True
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, ()
         for wake in waiters:
             wake()
 
@@ -69,7 +69,7 @@ class LostSignal:
         """Have ``wake`` called at the loss; return False where it is lost already."""
         with self._lock:
             if not self._is_set:
-                self._waiters.append(wake)
+                self._waiters = (*self._waiters, wake)
             return not self._is_set
 
 

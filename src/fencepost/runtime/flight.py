@@ -54,6 +54,7 @@ class Flight:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._is_alone = False
+        self._is_cut_off = False
         self.unexpected: BaseException | None = None
         """The first unclassified exception, where ``on_unexpected`` is ``"stop"``."""
 
@@ -117,13 +118,13 @@ class Flight:
 
     def _begin(self, slots: Slots, lane: Lane) -> None:
         slots.taken += lane.width
-        task = asyncio.create_task(self._fly(slots, lane))
-        self._tasks[task] = lane
-        task.add_done_callback(self._ended)
+        # A task that is cancelled before its first step never runs, so `_cancel` waits for that step.
+        self._tasks[asyncio.create_task(self._fly(slots, lane))] = lane
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        lane = self._tasks.pop(task)
-        slots = self._slots_of(lane.holdings[0].terms)
+    def _ended(self, slots: Slots, lane: Lane) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker: it is called from a lane's own task
+        del self._tasks[task]
         slots.taken -= lane.width
         if slots.line:
             self._start_next(slots)
@@ -168,8 +169,10 @@ class Flight:
             patience: seconds to wait for the cancelled publishes to end.
         """
         self.release_line()
-        for task in self._tasks:
-            task.cancel()
+        self._is_cut_off = True
+        for task, lane in self._tasks.items():
+            if lane.has_begun:
+                task.cancel()
         if not self._is_empty():
             await asyncio.wait(self._tasks, timeout=patience)
         for holding in self._held.in_stage(Stage.PUBLISHING):
@@ -225,17 +228,22 @@ class Flight:
     # --- flying ------------------------------------------------------------------------------------------
 
     async def _fly(self, slots: Slots, lane: Lane) -> None:
-        began = time.monotonic()
-        if lane.bulk is not None:
-            await self._fly_at_once(slots, lane, lane.bulk)
-        else:
-            await self._fly_in_turn(slots, lane)
-        slots.paced((time.monotonic() - began) / (1 if lane.bulk else lane.landed or 1))
+        lane.has_begun = True
+        began = time.monotonic() if slots.is_watched() else None
+        try:
+            if lane.bulk is None:
+                await self._fly_in_turn(slots, lane)
+            else:
+                await self._fly_at_once(slots, lane, lane.bulk)
+        finally:
+            if began is not None:
+                slots.paced((time.monotonic() - began) / max(1, lane.landed))
+            self._ended(slots, lane)
 
     async def _fly_in_turn(self, slots: Slots, lane: Lane) -> None:
         for holding in lane.holdings:
-            if _is_over(holding):
-                return
+            if holding.stage is not Stage.WAITING:
+                return  # what stood before it was given up on, and it was given back
             try:
                 result = await self._publish(slots, holding)
             except asyncio.CancelledError:
@@ -248,6 +256,10 @@ class Flight:
                 self._release_rest(lane)
                 return
 
+    @property
+    def _is_stopping(self) -> bool:
+        return self._is_cut_off or self._stop.asked.is_set()
+
     def _release_rest(self, lane: Lane) -> None:
         """An earlier message of their key did not go out: give back what is behind it."""
         for holding in lane.holdings:
@@ -255,7 +267,7 @@ class Flight:
                 self.finish(holding, Unstarted())
 
     async def _publish(self, slots: Slots, holding: Holding) -> Result:
-        if self._stop.asked.is_set() or holding.lost:
+        if self._is_stopping or holding.lost:
             return Unstarted()
         message = holding.claimed.message
         publisher = self._router.find(message.event_type)
@@ -273,7 +285,7 @@ class Flight:
     async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
         batch = []
         for holding in lane.holdings:
-            if self._stop.asked.is_set() or holding.lost:
+            if self._is_stopping or holding.lost:
                 self.finish(holding, Unstarted())
             else:
                 self._take_off(holding)

@@ -13,6 +13,10 @@ from fencepost.publishers.callable import Invocable, as_publisher
 from fencepost.publishers.registry import publisher_for
 
 
+REMEMBERED = 1_000
+"""Event types whose route is remembered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """Messages whose event type matches a shell pattern, and where they go.
@@ -34,13 +38,20 @@ class Router:
         self._routes = [(_matcher(route.pattern), _invocable(route.publisher, made)) for route in routes]
         if not self._routes:
             raise ConfigError('routes: at least one is needed, such as Route("*", publisher)')
+        self._found: dict[str, Invocable | None] = {}
 
     def find(self, event_type: str) -> Invocable | None:
         """Return the publisher for an event type, or None where nothing matches."""
-        for matches, publisher in self._routes:
-            if matches.fullmatch(event_type):
-                return publisher
-        return None
+        try:
+            return self._found[event_type]
+        except KeyError:
+            return self._look_up(event_type)
+
+    def _look_up(self, event_type: str) -> Invocable | None:
+        found = next((publisher for matches, publisher in self._routes if matches.fullmatch(event_type)), None)
+        if len(self._found) < REMEMBERED:
+            self._found[event_type] = found
+        return found
 
     @property
     def publishers(self) -> list[Invocable]:

@@ -21,6 +21,8 @@ _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
     *("queue_pkey", "queue_limits", "key_pkey"),
 )
+# No text constant of ours holds two dashes.
+_COMMENT = re.compile(r"--.*")
 _FRAGMENT = re.compile(r"\{([a-z_]+)\}")
 _IDENTIFIER = re.compile(r"[^\W\d][\w$-]*")
 # PostgreSQL cuts identifiers at 63 bytes without an error; our longest suffix is "_migration_pkey".
@@ -109,7 +111,12 @@ def _load(dialect: str, name: str, names: Names) -> str:
         text = _FRAGMENT.sub(lambda mark: _fragment(dialect, mark), text)
     for mark, value in names.placeholders().items():
         text = text.replace("{" + mark + "}", value)
-    return text
+    return text if name.startswith("migrations/") else _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Leave out comments and indentation: drivers parse short statements once and remember them."""
+    return "\n".join(filter(None, (_COMMENT.sub("", line).strip() for line in text.splitlines())))
 
 
 def _fragment(dialect: str, mark: re.Match[str]) -> str:

@@ -8,12 +8,11 @@ from uuid import UUID
 
 from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
-from fencepost.core.records import DeadMessage, instant
+from fencepost.core.records import STORED_COLUMNS, DeadMessage, Message, instant
 from fencepost.core.states import Outcome, State
 from fencepost.store import order
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH
-from fencepost.store.rows import MESSAGE_COLUMNS, message_of
 
 
 def list_dead(
@@ -63,9 +62,9 @@ def _audited(ids: Sequence[int], actor: str, reason: str | None) -> dict[str, An
 
 
 def _inspected(row: Row) -> DeadMessage:
-    status, outcome, attempts, reclaim_count, token, owner, last_error, dead_at = row[MESSAGE_COLUMNS:]
+    status, outcome, attempts, reclaim_count, token, owner, last_error, dead_at = row[STORED_COLUMNS:]
     return DeadMessage(
-        message=message_of(row),
+        message=Message.stored(row),
         status=State(status),
         outcome=None if outcome is None else Outcome(outcome),
         attempts=attempts,

@@ -10,17 +10,17 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
 
 from fencepost.core.error_text import storable
 from fencepost.core.lease import lost
 from fencepost.core.operation import Operation, Row
-from fencepost.core.records import Claimed
+from fencepost.core.records import STORED_COLUMNS, Claimed, Message
 from fencepost.core.states import Outcome, Recovery, State
 from fencepost.store import order
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH, seconds
-from fencepost.store.rows import MESSAGE_COLUMNS, message_of
 
 FRONT_WINDOW = 10_000
 """Rows that the search for expired leases looks at: leased rows stand at the front of the ready index, so
@@ -267,8 +267,9 @@ def reap(
     return buried
 
 
-_AVAILABLE_AT = MESSAGE_COLUMNS + 6
-"""Where a claimed row has it; see ``claim_returning.sql``."""
+# Where a claimed row has what; see ``claim_returning.sql``.
+_STATUS, _TOKEN, _ATTEMPT, _RECOVERY, _RECLAIMS, _AGE, _AVAILABLE_AT = range(STORED_COLUMNS, STORED_COLUMNS + 7)
+_RECOVERIES = {str(policy): policy for policy in Recovery}
 
 
 def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
@@ -280,24 +281,22 @@ def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
 
 
 def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
-    claimed = [_claimed_row(row, terms) for row in rows if State(row[MESSAGE_COLUMNS]) is State.PROCESSING]
-    claimed.sort(key=lambda each: each.message.id)
-    return claimed
-
-
-def _claimed_row(row: Row, terms: ClaimTerms) -> Claimed:
-    _, token, attempt, recovery, reclaim_count, age = row[MESSAGE_COLUMNS:_AVAILABLE_AT]
-    return Claimed(
-        message=message_of(row),
-        token=token,
-        attempt=attempt,
-        max_attempts=terms.max_attempts,
-        recovery=Recovery(recovery),
-        lease=terms.lease,
-        age=timedelta(microseconds=age),
-        reclaim_count=reclaim_count,
-        owner=terms.owner,
-    )
+    max_attempts, lease, owner = terms.max_attempts, terms.lease, terms.owner
+    return [
+        Claimed(
+            Message.stored(row),
+            row[_TOKEN],
+            row[_ATTEMPT],
+            max_attempts,
+            _RECOVERIES[row[_RECOVERY]],
+            lease,
+            row[_AGE],
+            row[_RECLAIMS],
+            owner,
+        )
+        for row in sorted(rows, key=itemgetter(0))
+        if row[_STATUS] == State.PROCESSING
+    ]
 
 
 # --- the holder's writes, each behind the fence ----------------------------------------------------------
