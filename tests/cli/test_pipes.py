@@ -8,7 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 
+import psycopg
+
+from fencepost import Outbox
 from tests.cli.program import PATIENCE, Program, Result, bury, clean_environment, deliver, enqueue
 
 Call = Callable[..., Result]
@@ -18,6 +22,11 @@ COMMANDS = [
     ("dead", "list"),
     ("dead", "show", "1"),
     ("config", "show"),
+    ("pause", "mail"),
+    ("queue", "list"),
+    ("queue", "show", "mail"),
+    ("keys",),
+    ("doctor",),
     ("migrate", "--check"),
     ("purge", "--older-than", "1h"),
     ("--help",),
@@ -27,6 +36,9 @@ COMMANDS = [
 def test_in_a_pipe_output_is_plain_text(call: Call, store: str) -> None:
     bury(store)
     enqueue(store, 2, queue="mail")
+    with psycopg.connect(store) as connection:
+        for delay in (timedelta(hours=1), None):
+            Outbox().enqueue(connection, "e", 1, ordering_key="k", delay=delay)
     for arguments in COMMANDS:
         result = call(*arguments, store=None if arguments == ("--help",) else store)
         assert result.out
@@ -46,7 +58,16 @@ def test_a_reader_that_goes_away_is_no_error(program: Program) -> None:
 
 def test_a_terminal_gets_a_layout(store: str, configured: Program) -> None:
     bury(store, error="[bold]x[/bold]")
-    for arguments, text in ((("status",), "permanent 1"), (("dead", "list"), "[bold]x[/bold]")):
+    with psycopg.connect(store) as connection:
+        for n in range(2):
+            Outbox().enqueue(connection, "e", n, ordering_key="k" * 100)
+        head = Outbox().claim(connection, "w", batch=1)
+        Outbox().mark_dead(connection, head, "[bold]y[/bold]")
+    for arguments, text in (
+        (("status",), "permanent 2"),
+        (("dead", "list"), "[bold]x[/bold]"),
+        (("keys",), "k" * 10),
+    ):
         code, shown = on_a_terminal(configured, *arguments)
         assert code == 0
         assert "\x1b[1m" in shown

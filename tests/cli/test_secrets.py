@@ -42,6 +42,11 @@ COMMANDS = [
     ("dead", "list"),
     ("dead", "retry", "1"),
     ("purge", "--older-than", "1d"),
+    ("keys",),
+    ("pause", "mail"),
+    ("queue", "list"),
+    ("queue", "set", "mail", "--weight", "2", "--json"),
+    ("doctor",),
     ("config", "show"),
     ("config", "check", "--json"),
 ]

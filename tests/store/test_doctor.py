@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from fencepost.core.records import Finding
 from fencepost.drivers import driver_for
 from fencepost.embedded import PostgresServer
 from fencepost.store import doctor, keys, queues
+from tests.client.adapters import ADAPTERS, Adapter
 from tests.postgres import fresh_database
 from tests.store.databases import Migrated, migrated_database
 from tests.store.rows import OUTBOX, Connection, add, claim, expire, value
@@ -128,10 +130,9 @@ def test_the_remedy_helps(db: Connection, url: str) -> None:
     with psycopg.connect(url) as plain:
         plain.execute(line.encode())
         plain.execute(INSERT, ["k"])
-        db.execute("SET lock_timeout = '100ms'")
-        with pytest.raises(psycopg.errors.LockNotAvailable):
-            ordered(db, "k")
-        db.execute("RESET lock_timeout")
+        with pytest.raises(psycopg.errors.LockNotAvailable), db.transaction():
+            db.execute("SET LOCAL lock_timeout = '100ms'")
+            OUTBOX.enqueue(db, "e", 1, ordering_key="k")
 
 
 def test_what_the_library_does_is_in_order(db: Connection) -> None:
@@ -401,6 +402,53 @@ def test_settings_that_do_not_fit(db: Connection) -> None:
     # Written by hand, past the checks of the library.
     db.execute("UPDATE outbox_queue SET publish_timeout_seconds = 5")
     assert found(db, "queue_settings").text.startswith("queue mail: publish_timeout: a publish may take 5 s")
+
+
+# --- over any connection ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=str)
+async def test_both_twins_over_any_connection(database18: str, adapter: Adapter) -> None:
+    with psycopg.connect(database18) as connection:
+        OUTBOX.migrate(connection)
+    async with adapter.producer(database18) as producer:
+        assert await producer.call("pause_queue", "mail", "ann")
+        assert await producer.call("resume_queue", "mail", "ann")
+        half = timedelta(milliseconds=500)
+        settings = await producer.call("set_queue", "mail", "ann", weight=3, backoff_base=half, sequenced=True)
+        assert (settings.weight, settings.backoff_base, settings.sequenced) == (3, half, True)
+        assert await producer.call("queues") == [settings]
+        for n in range(2):
+            await producer.enqueue("e", n, queue="mail", ordering_key="k")
+        held = await producer.call("claim", "w", batch=1)
+        await producer.call("mark_dead", held, "no")
+        await producer.commit()
+        page = await producer.call("blocked_keys", queue="mail")
+        assert [(each.reason, each.followers) for each in page.keys] == [("dead", 1)]
+        assert (await producer.call("blocked_keys", after=("mail", "k"))).keys == ()
+        assert [each.check for each in await producer.call("doctor")] == CHECKS
+
+
+# --- at depth --------------------------------------------------------------------------------------------
+
+DEEP = """
+INSERT INTO outbox (event_type, payload, ordering_key, status, outcome, attempts, lease_version, done_at)
+SELECT 'e', to_json(repeat('x', 200)), 'key ' || n % 1000, 'done', 'delivered', 1, 1, now() + n * interval '1 ms'
+FROM generate_series(1, 150000) AS n;
+INSERT INTO outbox (event_type, payload, ordering_key)
+SELECT 'e', to_json(repeat('x', 200)), 'key ' || n % 30000 FROM generate_series(1, 60000) AS n
+"""
+
+
+def test_it_takes_no_long_look_at_a_long_history(fresh: Migrated) -> None:
+    fresh.janitor.execute(DEEP)
+    began = time.monotonic()
+    findings = OUTBOX.doctor(fresh.janitor)
+    assert time.monotonic() - began < 10
+    assert [each.check for each in findings] == CHECKS
+    texts = {each.check: each.text for each in findings}
+    assert "untouched ones among the newest 50000" in texts["commit_order"]
+    assert texts["dead_heads"] == "none of the first 20000 keys waits behind a dead message"
 
 
 # --- whoever stands in the search_path -------------------------------------------------------------------

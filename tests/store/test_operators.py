@@ -164,3 +164,76 @@ def test_the_message_is_the_same_before_and_after(db: Connection) -> None:
     OUTBOX.mark_dead(db, first, error="x")
     OUTBOX.retry_dead(db, [first.id], actor="ann")
     assert claim_one(db, outbox=Outbox()).message == first.message
+
+
+# --- messages in order -----------------------------------------------------------------------------------
+
+
+def blocked_by_a_dead_head(db: Connection, count: int = 4) -> list[int]:
+    ids = add(db, count, ordering_key="k")
+    OUTBOX.mark_dead(db, claim_one(db, batch=1), error="no")
+    assert claim(db) == []
+    assert [row(db, each).status for each in ids] == ["dead", *["blocked"] * (count - 1)]
+    return ids
+
+
+def test_a_skip_frees_what_waits_behind_it(db: Connection) -> None:
+    first, second, *others = blocked_by_a_dead_head(db)
+    with db.transaction():
+        assert OUTBOX.skip_dead(db, [first], actor="ann") == [first]
+    assert [row(db, each).status for each in (first, second, *others)] == ["done", "pending", "blocked", "blocked"]
+    assert [each.id for each in claim(db)] == [second, *others]
+
+
+def test_a_retry_frees_what_waits_behind_it_and_goes_first(db: Connection) -> None:
+    ids = blocked_by_a_dead_head(db)
+    assert OUTBOX.retry_dead(db, ids[:1], actor="ann") == ids[:1]
+    held = claim(db)
+    assert [each.id for each in held] == ids
+    with db.transaction():
+        assert OUTBOX.mark_done(db, held) == []
+
+
+def test_a_skip_that_rolls_back_frees_nothing(db: Connection) -> None:
+    first, *others = blocked_by_a_dead_head(db)
+    with db.transaction(force_rollback=True):
+        OUTBOX.skip_dead(db, [first], actor="ann")
+    assert [row(db, each).status for each in (first, *others)] == ["dead", "blocked", "blocked", "blocked"]
+    assert claim(db) == []
+
+
+def test_a_skip_behind_a_dead_head_frees_nothing(db: Connection) -> None:
+    """Two dead ones of a key, as where both failed in one run: the second does not stand first."""
+    ids = add(db, 4, ordering_key="k")
+    OUTBOX.mark_dead(db, claim(db, batch=2), error="no")
+    claim(db)
+    with db.transaction():
+        OUTBOX.skip_dead(db, [ids[1]], actor="ann")
+    assert [row(db, each).status for each in ids] == ["dead", "done", "blocked", "blocked"]
+    with db.transaction():
+        OUTBOX.skip_dead(db, [ids[0]], actor="ann")
+    assert [each.id for each in claim(db)] == ids[2:]
+
+
+def test_two_skips_of_one_key_at_once_free_what_waits_behind_both(db: Connection, url: str) -> None:
+    """The second waits for the first and then sees what the first one closed."""
+    ids = add(db, 3, ordering_key="k")
+    OUTBOX.mark_dead(db, claim(db, batch=2), error="no")
+    claim(db)
+    with psycopg.connect(url) as second:
+        with db.transaction():
+            OUTBOX.skip_dead(db, [ids[0]], actor="ann")
+            second.execute("SET LOCAL lock_timeout = '100ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                OUTBOX.skip_dead(second, [ids[1]], actor="bob")
+            second.rollback()
+        OUTBOX.skip_dead(second, [ids[1]], actor="bob")
+    assert [each.id for each in claim(db)] == [ids[2]]
+
+
+def test_a_skip_that_frees_something_wakes_the_dispatchers(db: Connection, db2: Connection) -> None:
+    first, *_ = blocked_by_a_dead_head(db)
+    db2.execute(f'LISTEN "{OUTBOX.catalog.names.channel}"')
+    with db.transaction():
+        OUTBOX.skip_dead(db, [first], actor="ann")
+    assert [notice.payload for notice in db2.notifies(timeout=20, stop_after=1)] == [""]
