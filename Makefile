@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one order servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ unit: $(VENV)/dev ## the tests of the pure core
 
 test-one: $(VENV)/dev ## the tests whose name matches K, such as K=stale
 	$(BIN)/python -m pytest -x -k '$(K)'
+
+order: $(VENV)/dev ## random faults against the order of messages: SECONDS=60, SEED=… to repeat a run
+	$(BIN)/python -m tests.order.campaign --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

@@ -158,7 +158,8 @@ class Dispatcher:
             asyncio.create_task(self._upkeep(), name="upkeep"),
         ]
         if self.settings.notify:
-            listen = self._wakeup.listen(url, self._catalog.names.channel, self._limits)
+            listen_url = self.settings.listen_store or url
+            listen = self._wakeup.listen(listen_url, self._catalog.names.channel, self._limits)
             self._background.append(asyncio.create_task(listen, name="listen"))
         stack.push_async_callback(_end, self._background)
         stack.push_async_callback(self._wakeup.close)

@@ -12,7 +12,6 @@ from fencepost.errors import ConfigError
 from fencepost.publishers.callable import Invocable, as_publisher
 from fencepost.publishers.registry import publisher_for
 
-
 REMEMBERED = 1_000
 """Event types whose route is remembered."""
 
