@@ -20,6 +20,7 @@ from fencepost.bench.claiming import Claimant
 from fencepost.bench.contender import Assignment
 from fencepost.bench.contents import SECTIONS, module_of
 from fencepost.bench.figures import Report, Section, at_most
+from fencepost.bench.sections import snapshot
 from fencepost.bench.sections.memory import resident
 from fencepost.bench.suite import REPORT_FILE, Plan
 from fencepost.bench.tables import Load
@@ -106,6 +107,21 @@ def test_a_section_that_fails_leaves_the_others_their_report(
     assert "FAILED: section cost: FencepostError: the disk is full" in printed
     assert "held: memory: 3, at most 10 %" in printed
     assert "the disk is full" in (tmp_path / REPORT_FILE).read_text("utf-8")
+
+
+def test_the_last_claims_are_those_of_the_last_messages() -> None:
+    claims = [(0.1, 100), (0.2, 100), (0.3, 50), (0.4, 60)]
+    assert snapshot.last(claims, 100) == claims[2:]
+    assert snapshot.last(claims, 111) == claims[1:]
+    assert snapshot.last(claims, 1_000) == claims
+
+
+@pytest.mark.parametrize(("claims", "slices"), [(12, 3), (13, 3), (2, 3), (1, 3)])
+def test_slices_leave_no_claim_out(claims: int, slices: int) -> None:
+    samples = [(0.1, number) for number in range(claims)]
+    found = snapshot.slices(samples, slices)
+    assert len(found) <= slices
+    assert [each for part in found for each in part] == samples
 
 
 def test_sizes_follow_the_scale() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def described() -> list[tuple[str, str]]:
         ("CPU", _first("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")),
         ("cores", _cores()),
         ("memory", _memory()),
+        ("data directory on", _file_system(Path(tempfile.gettempdir()).resolve())),
         ("system", _system()),
         ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
@@ -33,6 +35,16 @@ def _cores() -> str:
 def _memory() -> str:
     kibibytes = _first("/proc/meminfo", r"^MemTotal:\s*(\d+) kB$")
     return f"{int(kibibytes) / 2**20:.1f} GiB" if kibibytes else ""
+
+
+def _file_system(directory: Path) -> str:
+    """Return what kind of file system holds a directory: on one in memory, fsync costs nothing."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text("utf-8", "replace").splitlines()]
+    except OSError:
+        return ""
+    holding = [(len(place), kind) for _, place, kind, *_ in mounts if directory.is_relative_to(place)]
+    return max(holding)[1] if holding else ""
 
 
 def _system() -> str:

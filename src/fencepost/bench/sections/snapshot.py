@@ -46,8 +46,8 @@ def measure(bench: Bench) -> Section:
         before = [_warm(_dispatched(bench, connection, few)), *_alone(bench, connection, few)]
     with bench.emptied() as connection, _snapshot(bench):
         under = _dispatched(bench, connection, few + many)
-        slices = _slices(under, SLICES + 1)
-        after = [_last(under, few), *_alone(bench, connection, few)]
+        parts = slices(under, SLICES + 1)
+        after = [last(under, few), *_alone(bench, connection, few)]
     ratios = [ratio(_p50(now), _p50(then)) for then, now in zip(before, after, strict=True)]
     rows = tuple(
         (name, *_figures(then), *_figures(now), f"{multiple:.2f}")
@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Section:
         SECTIONS[NAME],
         METHOD,
         tables=(Table(headers, rows),),
-        charts=(_chart(before[0], slices, many + few),),
+        charts=(_chart(before[0], parts, many + few),),
         targets=(
             at_most(f"claim p50 after {many:,} messages under a held snapshot, against before", ratios[0], 2.0),
         ),
@@ -95,7 +95,7 @@ def _warm(claims: Samples) -> Samples:
     return claims[len(claims) // 10 :]
 
 
-def _last(claims: Samples, messages: int) -> Samples:
+def last(claims: Samples, messages: int) -> Samples:
     """Return the claims of the last so many messages."""
     rows = 0
     for place in range(len(claims) - 1, -1, -1):
@@ -105,7 +105,8 @@ def _last(claims: Samples, messages: int) -> Samples:
     return claims
 
 
-def _slices(claims: Samples, number: int) -> list[Samples]:
+def slices(claims: Samples, number: int) -> list[Samples]:
+    """Cut the claims into at most so many parts of one length, but for the last one."""
     size = max(1, -(-len(claims) // number))
     return [claims[start : start + size] for start in range(0, len(claims), size)]
 
@@ -119,13 +120,13 @@ def _figures(claims: Samples) -> tuple[str, str]:
     return milliseconds(percentile(seconds, 50)), milliseconds(percentile(seconds, 99))
 
 
-def _chart(before: Samples, slices: Sequence[Samples], messages: int) -> Chart:
-    ends = [f"{(place + 1) * messages // len(slices) // 1000} k" for place in range(len(slices))]
+def _chart(before: Samples, parts: Sequence[Samples], messages: int) -> Chart:
+    ends = [f"{(place + 1) * messages // len(parts) // 1000} k" for place in range(len(parts))]
     return Chart(
         NAME,
         "A dispatcher's claims under a held snapshot",
         "messages delivered since the snapshot was taken",
         "ms, p50",
         ("before", *ends),
-        (Series("p50", tuple(_p50(each) * 1_000 for each in (before, *slices))),),
+        (Series("p50", tuple(_p50(each) * 1_000 for each in (before, *parts))),),
     )
