@@ -34,7 +34,8 @@ from fencepost.runtime.lanes import LINGER
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.publishing import Threads
 from fencepost.runtime.queues import Queues
-from fencepost.runtime.reaper import reap_forever
+from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
+from fencepost.runtime.retention import purge_forever
 from fencepost.runtime.routes import Route, Router
 from fencepost.runtime.shutdown import Stop, signals_to
 from fencepost.runtime.wakeup import Wakeup
@@ -173,6 +174,11 @@ class Dispatcher:
         finalize_link = Link(url, self._catalog, self._limits, "finalize", self._count_reconnect)
         stack.push_async_callback(finalize_link.close)
         self._claim_link = claim_link
+        self._purge_link: Link | None = None
+        if self.settings.retention is not None:
+            # Its own, so that no claim waits for a step of it.
+            self._purge_link = Link(url, self._catalog, self._limits, "purge", self._count_reconnect)
+            stack.push_async_callback(self._purge_link.close)
         self._finalize_link = finalize_link
         self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
         self._flight = Flight(
@@ -406,17 +412,21 @@ class Dispatcher:
     # --- upkeep ------------------------------------------------------------------------------------------
 
     async def _upkeep(self) -> None:
-        """Give up on publishes that ignore their cancellation, and bury what nobody may take over."""
-        reaper = asyncio.create_task(
-            reap_forever(self._claim_link, self._catalog, self.settings, self.counters), name="reap"
-        )
+        """Give up on publishes that ignore their cancellation, and do what nobody else comes by for."""
+        work: list[Coroutine[Any, Any, None]] = [
+            reap_forever(self._claim_link, self._catalog, self.settings, self.counters),
+            promote_stranded_forever(self._claim_link, self._catalog),
+        ]
+        if self._purge_link is not None:
+            work.append(purge_forever(self._purge_link, self._catalog, self.settings))
+        tasks = [asyncio.create_task(each) for each in work]
         try:
-            while not reaper.done():
+            while not any(task.done() for task in tasks):
                 self._flight.give_up_on_overdue()
-                await asyncio.wait([reaper], timeout=OVERDUE_SECONDS / 4)
-            reaper.result()
+                await asyncio.wait(tasks, timeout=OVERDUE_SECONDS / 4, return_when=asyncio.FIRST_COMPLETED)
+            _raise_first_bug(tasks)
         finally:
-            reaper.cancel()
+            await _end(tasks)
 
     # --- stopping ----------------------------------------------------------------------------------------
 

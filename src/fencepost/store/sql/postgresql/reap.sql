@@ -1,5 +1,5 @@
 -- Bury the messages whose lease expired and that nobody may take over: their attempts are spent, or their
--- recovery policy leaves an unknown outcome to a person.
+-- recovery policy leaves an unknown outcome to a person. A queue's own limit of attempts comes before the caller's.
 WITH
 {queue_front},
 expired AS MATERIALIZED (
@@ -8,12 +8,12 @@ expired AS MATERIALIZED (
     WHERE id = ANY (ARRAY(
             SELECT id FROM front
             WHERE status = 'processing' AND lease_until < statement_timestamp()
-              AND (attempts >= %(max_attempts)s::int OR recovery_policy = 'manual')
+              AND (attempts >= {attempts_limit} OR recovery_policy = 'manual')
             LIMIT %(limit)s::int
         ))
       AND status = 'processing'
       AND lease_until < statement_timestamp()
-      AND (attempts >= %(max_attempts)s::int OR recovery_policy = 'manual')
+      AND (attempts >= {attempts_limit} OR recovery_policy = 'manual')
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )
