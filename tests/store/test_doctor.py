@@ -130,9 +130,10 @@ def test_the_remedy_helps(db: Connection, url: str) -> None:
     with psycopg.connect(url) as plain:
         plain.execute(line.encode())
         plain.execute(INSERT, ["k"])
-        with pytest.raises(psycopg.errors.LockNotAvailable), db.transaction():
+        with db.transaction(force_rollback=True):
             db.execute("SET LOCAL lock_timeout = '100ms'")
-            OUTBOX.enqueue(db, "e", 1, ordering_key="k")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                OUTBOX.enqueue(db, "e", 1, ordering_key="k")
 
 
 def test_what_the_library_does_is_in_order(db: Connection) -> None:

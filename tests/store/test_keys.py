@@ -205,9 +205,16 @@ SELECT 'e', '1'::json, 'many', 'key ' || n % 10000,
        now() + CASE WHEN n <= 10000 THEN interval '1 h' ELSE interval '0' END, 'pending'
 FROM generate_series(1, 20000) AS n
 """
+HISTORY = """
+INSERT INTO outbox (event_type, payload, queue, ordering_key, status, outcome, attempts, lease_version, done_at)
+SELECT 'e', '1'::json, 'many', CASE WHEN n % 2 = 0 THEN 'one' ELSE 'key ' || n % 10000 END, 'done', 'delivered',
+       1, 1, now()
+FROM generate_series(1, 100000) AS n
+"""
 
 
 def test_it_stays_fast_with_many_followers_and_many_keys(db: Connection) -> None:
+    db.execute(HISTORY)
     db.execute(MANY)
     for statistics in ("SELECT 1", "ANALYZE outbox"):
         db.execute(statistics.encode())
@@ -219,6 +226,8 @@ def test_it_stays_fast_with_many_followers_and_many_keys(db: Connection) -> None
         assert (stranded.keys[0].followers, stranded.keys[0].followers_are_capped) == (10_000, True)
         everything = OUTBOX.blocked_keys(db, limit=20_000)
         assert len(everything.keys) == 10_000
+        head = stranded.keys[0].head_id
+        assert freed(db, [head, head + 1]) == Freed(1, 1_000, True)
         assert time.monotonic() - began < 5
 
 

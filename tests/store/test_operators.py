@@ -9,7 +9,10 @@ import psycopg
 import pytest
 
 from fencepost import Outbox
+from fencepost.core.operation import Rows, Statement, run
 from fencepost.core.states import Outcome, State
+from fencepost.drivers import driver_for
+from fencepost.store import operators
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, claim_one, expire, row
 
 
@@ -231,9 +234,20 @@ def test_two_skips_of_one_key_at_once_free_what_waits_behind_both(db: Connection
     assert [each.id for each in claim(db)] == [ids[2]]
 
 
-def test_a_skip_that_frees_something_wakes_the_dispatchers(db: Connection, db2: Connection) -> None:
-    first, *_ = blocked_by_a_dead_head(db)
-    db2.execute(f'LISTEN "{OUTBOX.catalog.names.channel}"')
-    with db.transaction():
-        OUTBOX.skip_dead(db, [first], actor="ann")
-    assert [notice.payload for notice in db2.notifies(timeout=20, stop_after=1)] == [""]
+def test_a_skip_that_frees_something_wakes_the_dispatchers(db: Connection) -> None:
+    first, second, *_ = blocked_by_a_dead_head(db)
+    sent: list[str] = []
+
+    def execute(statement: Statement) -> Rows:
+        sent.append(statement.name)
+        return driver_for(db).execute(statement)
+
+    def skip(row_id: int, *, notify: bool) -> None:
+        with db.transaction():
+            run(operators.skip_dead(OUTBOX.catalog, [row_id], actor="ann", reason=None, notify=notify), execute)
+
+    skip(first, notify=True)
+    assert sent[-2:] == ["promote", "notify"]
+    OUTBOX.mark_dead(db, claim_one(db, batch=1), error="no")
+    skip(second, notify=False)
+    assert sent[-1] == "promote"

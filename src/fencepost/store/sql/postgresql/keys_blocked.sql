@@ -36,9 +36,10 @@ LEFT JOIN (
            (extract(epoch FROM head.lease_until - statement_timestamp()) * 1000000::numeric)::bigint,
            (SELECT count(*) FROM (
                 SELECT 1 FROM {outbox} AS f
-                WHERE f.queue = head.queue AND f.ordering_key = head.ordering_key AND f.ordering_key IS NOT NULL
-                  AND f.done_at IS NULL AND f.id > head.id
-                ORDER BY f.id
+                WHERE f.queue = head.queue AND f.ordering_key >= head.ordering_key
+                  AND f.ordering_key <= head.ordering_key AND f.ordering_key IS NOT NULL AND f.done_at IS NULL
+                  AND f.id > head.id
+                ORDER BY f.ordering_key, f.id
                 LIMIT %(cap)s::int + 1
             ) AS behind)
     FROM stuck AS head JOIN {outbox} AS o ON o.id = head.id

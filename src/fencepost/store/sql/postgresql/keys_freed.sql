@@ -10,17 +10,17 @@ FROM (
 CROSS JOIN LATERAL (
     SELECT id, status
     FROM {outbox}
-    WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
-    ORDER BY id
+    WHERE queue = k.queue AND {of_key}
+    ORDER BY ordering_key, id
     LIMIT 1
 ) AS head
 CROSS JOIN LATERAL (
     SELECT count(*) AS many FROM (
         SELECT 1
         FROM {outbox}
-        WHERE queue = k.queue AND ordering_key = k.ordering_key AND ordering_key IS NOT NULL AND done_at IS NULL
+        WHERE queue = k.queue AND {of_key}
           AND id > k.id
-        ORDER BY id
+        ORDER BY ordering_key, id
         LIMIT %(cap)s::int + 1
     ) AS waiting
 ) AS b
