@@ -7,11 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from fencepost.core.draft import Draft
-from fencepost.core.operation import Operation
+from fencepost.core.operation import Operation, Rows, Statement
 from fencepost.core.records import Enqueued
-from fencepost.errors import DedupeConflict, SchemaError
+from fencepost.errors import DedupeConflict, InvalidMessage, SchemaError
 from fencepost.store import order
 from fencepost.store.catalog import Catalog
+from fencepost.store.partitions import NO_DEDUPE
 
 CHUNK = 1_000
 """Messages per statement in `enqueue_many`."""
@@ -24,6 +25,7 @@ def enqueue(catalog: Catalog, message: Draft, *, notify: bool) -> Operation[Enqu
 
     Raises:
         DedupeConflict: the key exists with another event type or payload.
+        InvalidMessage: it has a dedupe key, and the outbox is partitioned.
         SchemaError: something in the database made the INSERT write nothing.
     """
     counted = yield from order.lock_for_producers(catalog, [message])
@@ -38,8 +40,10 @@ def _enqueue_one(catalog: Catalog, message: Draft, *, notify: bool, counted: boo
             if existing is not None:
                 return existing
             number = (yield from order.draw_numbers(catalog, [message]))[0]
-        rows = yield catalog.statement(
-            "enqueue", _params(message, number) | {"channel": catalog.names.channel if notify else None}
+        rows = yield from _inserted(
+            catalog.statement(
+                "enqueue", _params(message, number) | {"channel": catalog.names.channel if notify else None}
+            )
         )
         if rows:
             return Enqueued(rows[0][0], message.message_id, created=True)
@@ -83,11 +87,25 @@ def _enqueue_chunk(
     drawn = (yield from order.draw_numbers(catalog, in_number)) if in_number else []
     numbers = dict(zip((message.message_id for message in in_number), drawn, strict=True))
     columns = [_params(message, numbers.get(message.message_id)) for message in drafts]
-    rows = yield catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
+    rows = yield from _inserted(
+        catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
+    )
     ids = {UUID(message_id): row_id for row_id, message_id, _ in rows}
     if notify and any(is_due for _, _, is_due in rows):
         yield catalog.statement("notify", {"channel": catalog.names.channel})
     return (yield from _receipts(catalog, drafts, ids, notify=notify))
+
+
+def _inserted(statement: Statement) -> Operation[Rows]:
+    try:
+        return (yield statement)
+    except Exception as error:
+        if NO_DEDUPE in str(error):
+            raise InvalidMessage(
+                "a partitioned outbox takes no dedupe keys: no unique index spans partitions. Leave the key out, "
+                "or keep the outbox in one table (docs/retention.md); roll this transaction back"
+            ) from error
+        raise
 
 
 def _receipts(
@@ -128,7 +146,8 @@ def _nothing_inserted(catalog: Catalog) -> SchemaError:
     # To insert again could only write the message twice.
     return SchemaError(
         f"an INSERT into {catalog.names.placeholders()['outbox']} answered with no row: "
-        "remove the trigger or the rule that swallows it, and roll this transaction back"
+        "remove the trigger or the rule that swallows it, or set the sequence of the id forward if it was set back, "
+        "and roll this transaction back"
     )
 
 

@@ -62,7 +62,7 @@ class Migration:
 
         Each ends with a semicolon at the end of a line, and no other line does.
         """
-        return [part for part in _END_OF_STATEMENT.split(self.sql) if part.strip()]
+        return statements_of(self.sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,11 @@ class _Found:
     migration_is_ours: bool
     encoding: str | bytes
     """As bytes from psycopg where it is SQL_ASCII, which has no characters."""
+
+
+def statements_of(text: str) -> list[str]:
+    """Return the statements of a file that has several; see `Migration.statements`."""
+    return [part for part in _END_OF_STATEMENT.split(text) if part.strip()]
 
 
 def migrations(catalog: Catalog) -> list[Migration]:
@@ -95,7 +100,7 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
         SchemaError: the database cannot hold the tables, something else already has their name, or the
             transaction has a snapshot from before.
     """
-    yield from _see_what_others_commit(catalog)
+    yield from see_what_others_commit(catalog)
     yield catalog.statement("migration_lock", {"name": catalog.names.placeholders()["outbox"]})
     found = yield from _find(catalog)
     _refuse_what_cannot_work(catalog, found)
@@ -131,7 +136,9 @@ def check(catalog: Catalog) -> Operation[list[str]]:
     if not found.outbox:
         return problems
     problems += yield from _column_problems(catalog)
-    problems += yield from _named_problems(catalog, "schema_indexes", "index", INDEXES)
+    is_partitioned = (yield catalog.statement("schema_kind", _table(catalog)))[0][0]
+    indexes = [each for each in INDEXES if each != "dedupe" or not is_partitioned]
+    problems += yield from _named_problems(catalog, "schema_indexes", "index", indexes)
     problems += yield from _named_problems(catalog, "schema_constraints", "constraint", CONSTRAINTS)
     problems += yield from _sequence_problems(catalog)
     return problems
@@ -155,7 +162,12 @@ def script(catalog: Catalog) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _see_what_others_commit(catalog: Catalog) -> Operation[None]:
+def see_what_others_commit(catalog: Catalog) -> Operation[None]:
+    """Make the transaction READ COMMITTED: each statement must see what was committed while one before it waited.
+
+    Raises:
+        SchemaError: it has a snapshot already.
+    """
     rows = yield catalog.statement("migration_isolation")  # which takes no snapshot
     level = rows[0][0]
     if level in ("read committed", "read uncommitted"):

@@ -12,7 +12,8 @@ WITH inserted AS (
             statement_timestamp() + %(delay)s::float8 * interval '1 second'
         )
     )
-    ON CONFLICT (queue, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    -- Without naming an index: a partitioned outbox has none that is unique but that of the id.
+    ON CONFLICT DO NOTHING
     RETURNING id, available_at <= statement_timestamp() AS is_due
 )
 -- Nobody has to be woken for a message that is not due yet.

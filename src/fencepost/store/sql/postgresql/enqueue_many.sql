@@ -16,5 +16,6 @@ FROM unnest(
 )
 -- Ids are drawn in the caller's order.
 ORDER BY d.position
-ON CONFLICT (queue, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+-- Without naming an index: a partitioned outbox has none that is unique but that of the id.
+ON CONFLICT DO NOTHING
 RETURNING id, message_id::text, available_at <= statement_timestamp()

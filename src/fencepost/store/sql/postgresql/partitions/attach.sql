@@ -1,0 +1,1 @@
+ALTER TABLE {outbox} ATTACH PARTITION {partition} FOR VALUES FROM ({lower}) TO ({upper})

@@ -1,0 +1,2 @@
+CREATE TABLE {partition} (LIKE {outbox} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)
+{partition_storage}

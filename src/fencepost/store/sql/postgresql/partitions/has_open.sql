@@ -1,0 +1,1 @@
+SELECT EXISTS (SELECT 1 FROM ONLY {partition} WHERE done_at IS NULL)

@@ -1,0 +1,1 @@
+LOCK TABLE ONLY {outbox}, ONLY {partition} IN ACCESS EXCLUSIVE MODE
