@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
-from fencepost import DispatcherSettings, Outbox
+from fencepost import Delivery, DispatcherSettings, Message, Outbox, Retryable
+from fencepost.core.operation import run
+from fencepost.drivers import driver_for
 from fencepost.runtime import retention
 from fencepost.runtime.link import Limits, Link
-from fencepost.runtime.retention import Walk, purge_forever
-from tests.runtime.box import Box, until
+from fencepost.runtime.retention import Walk, purge_forever, tend_partitions
+from fencepost.store import partitions
+from tests.runtime.box import Box, running, until
 
 DAY = timedelta(days=1)
 CATALOG = Outbox().catalog
@@ -114,3 +118,50 @@ async def test_it_gives_way_to_another_purge_and_rests(box: Box, link: Link) -> 
         assert walk.pause == retention.REST_SECONDS
     await walk.step()
     assert box.statuses() == {"done": 99}
+
+
+async def test_partitions_are_made_ahead_and_dropped_when_they_are_over(box: Box, link: Link) -> None:
+    with psycopg.connect(box.url) as conn:
+        run(partitions.convert(CATALOG, size=1_000), driver_for(conn).execute)
+        conn.commit()
+        await tend_partitions(link, CATALOG, DAY)
+        assert names(conn) == ["outbox_p0", "outbox_p1000", "outbox_p2000"]
+        history(box, 1_500)
+        await tend_partitions(link, CATALOG, DAY)
+        assert names(conn) == ["outbox_p1000", "outbox_p2000", "outbox_p3000"]
+        assert box.statuses() == {"done": 501}
+        history(box, 500)
+        # Somebody is in the way: it gives up at once, and has its turn later.
+        conn.execute("SELECT count(*) FROM outbox")
+        await asyncio.wait_for(tend_partitions(link, CATALOG, DAY), 10)
+        conn.rollback()
+        assert names(conn)[0] == "outbox_p1000"
+        await tend_partitions(link, CATALOG, DAY)
+        assert names(conn) == ["outbox_p2000", "outbox_p3000", "outbox_p4000"]
+
+
+def names(conn: psycopg.Connection[Any]) -> list[str]:
+    found = run(partitions.partitions(CATALOG), driver_for(conn).execute)
+    conn.rollback()
+    return [each.name for each in found.ranges]
+
+
+async def test_a_dispatcher_drains_an_outbox_in_partitions(box: Box) -> None:
+    with psycopg.connect(box.url) as conn:
+        run(partitions.convert(CATALOG, size=1_000), driver_for(conn).execute)
+    seen: list[tuple[str | None, int]] = []
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        seen.append((message.ordering_key, message.id))
+        if message.id % 100 == 0 and delivery.attempt == 1:
+            raise Retryable("once more")
+
+    for n in range(10):
+        box.enqueue(150)
+        box.enqueue(150, ordering_key=f"key {n % 3}")
+    async with running(box.dispatcher(publish, batch=100)):
+        await until(lambda: box.statuses() == {"done": 3_000})
+    for key in ("key 0", "key 1", "key 2"):
+        ids = [row_id for its_key, row_id in seen if its_key == key]
+        assert list(dict.fromkeys(ids)) == sorted(set(ids))
+    assert box.conn.execute("SELECT count(DISTINCT tableoid) FROM outbox").fetchone() == (4,)

@@ -16,6 +16,7 @@ from fencepost.errors import ConfigError
 from fencepost.store import partitions, schema
 from fencepost.store.partitions import Partitions
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, expire
+from tests.store.test_search_path import HOSTILE
 
 DAY = timedelta(days=1)
 SIZE = 1_000
@@ -352,3 +353,17 @@ def test_the_check_of_the_schema_still_sees_a_missing_index(db: Connection) -> N
     db.execute("DROP INDEX outbox_ready")
     assert OUTBOX.check_schema(db) == ["index outbox_ready is missing: create it as in `fencepost migrate --sql`"]
     assert schema.INDEXES[1] == "ready"
+
+
+def test_no_statement_runs_what_others_put_on_the_search_path(database18: str) -> None:
+    with psycopg.connect(database18, autocommit=True) as conn:
+        conn.execute(HOSTILE)
+        conn.execute("SET search_path = public")
+        with conn.transaction():
+            OUTBOX.migrate(conn)
+        change(conn, partitions.convert(CATALOG, size=SIZE))
+        deliver(conn, 999, 1)
+        assert change(conn, partitions.add_partition(CATALOG, ahead=4)) == "outbox_p3000"
+        assert change(conn, partitions.drop_partition(CATALOG, older_than=timedelta(0))) == "outbox_p0"
+        assert len(run(partitions.partitions(CATALOG), driver_for(conn).execute).ranges) == 3
+        assert OUTBOX.check_schema(conn) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -11,8 +12,9 @@ from datetime import timedelta
 from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
+from fencepost.drivers.faults import Fault, fault_of
 from fencepost.runtime.link import Link
-from fencepost.store import upkeep
+from fencepost.store import partitions, upkeep
 from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.retention")
@@ -43,7 +45,28 @@ async def purge_forever(link: Link, catalog: Catalog, settings: DispatcherSettin
     walk = Walk(link, catalog, settings.retention)
     while True:
         await asyncio.sleep(walk.pause * random.uniform(0.8, 1.2))  # noqa: S311 - not in step with the others
+        if walk.is_at_its_start:
+            await tend_partitions(link, catalog, settings.retention)
         await walk.step()
+
+
+async def tend_partitions(link: Link, catalog: Catalog, retention: timedelta) -> None:
+    """Make partitions ahead and drop those that are over, if there are any; what fails has another turn."""
+    try:
+        if not await link.run(lambda: partitions.is_partitioned(catalog), tries=1):
+            return
+        # One at a time, each in a transaction of its own, until there is nothing more to do.
+        while name := await link.run(lambda: partitions.add_partition(catalog), atomic=True, tries=1):
+            log.info("made partition %s", name)
+        drop = functools.partial(partitions.drop_partition, catalog, older_than=retention)
+        while name := await link.run(drop, atomic=True, tries=1):
+            log.info("dropped partition %s: everything in it was done and its retention over", name)
+    except Exception as error:  # noqa: BLE001 - there is always a next time
+        log.log(
+            logging.DEBUG if fault_of(error) is Fault.TRANSIENT else logging.WARNING,
+            "partitions could not be tended just now: %s",
+            describe(error),
+        )
 
 
 class Walk:
@@ -57,6 +80,11 @@ class Walk:
         self._retention = retention
         self._after = 0
         self._deleted = 0
+
+    @property
+    def is_at_its_start(self) -> bool:
+        """It has looked at everything, and rested."""
+        return self._after == 0
 
     async def step(self) -> None:
         """Take one step, and decide on the next one; what fails is tried again after a rest, in smaller steps."""

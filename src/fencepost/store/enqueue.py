@@ -146,7 +146,7 @@ def _nothing_inserted(catalog: Catalog) -> SchemaError:
     # To insert again could only write the message twice.
     return SchemaError(
         f"an INSERT into {catalog.names.placeholders()['outbox']} answered with no row: "
-        "remove the trigger or the rule that swallows it, or set the sequence of the id forward if it was set back, "
+        "remove the trigger or the rule that swallows it, or set the id's sequence forward if it was set back, "
         "and roll this transaction back"
     )
 
