@@ -13,7 +13,7 @@ from fencepost.core.outcome import Dead, Done, Release, Reschedule
 from fencepost.core.states import DEAD_OUTCOMES, DONE_OUTCOMES, Event, Outcome
 from fencepost.drivers import driver_for
 from fencepost.store import outbox as store
-from fencepost.store.finalize import Decided, finalize
+from fencepost.store.finalize import Decided, Finalized, finalize
 from tests.store.rows import (
     FINALIZES,
     OUTBOX,
@@ -350,7 +350,7 @@ def test_a_mixed_batch_is_finalized_in_one_go(db: Connection) -> None:
         (held[3], Release()),
         (held[4], Done()),
     ]
-    assert run(finalize(OUTBOX.catalog, decided), driver_for(db).execute) == frozenset([held[4].id])
+    assert run(finalize(OUTBOX.catalog, decided), driver_for(db).execute) == Finalized(frozenset([held[4].id]))
     assert [(each.status, each.attempts) for each in all_rows(db)] == [
         ("done", 1),
         ("pending", 1),

@@ -374,15 +374,16 @@ def test_a_migration_that_is_not_applied_yet_is_reported_and_then_applied(db: Co
 
 
 def test_the_second_step_meets_a_table_in_use(db: Connection, outbox: Outbox) -> None:
-    """An upgrade of the first version: its rows stay, are delivered as before, and keys are accepted from then on."""
+    """An upgrade of the first version: its rows are delivered as before, and keys are accepted from then on."""
     first, *others = migrations(outbox.catalog)
     with db.transaction(force_rollback=True):
         db.execute(f"CREATE SCHEMA {outbox.schema_name}")
-        insert = f"INSERT INTO {outbox.schema_name}.outbox (event_type, payload, ordering_key) VALUES ('e', '1', %s)"
+        table = f"{outbox.schema_name}.outbox"
+        insert = f"INSERT INTO {table} (event_type, payload, ordering_key) VALUES ('e', '1', %s)"
         for part in [outbox.catalog.statement("migration_table").sql, *first.statements]:
             db.execute(part.encode())
         db.execute(
-            f"INSERT INTO {outbox.schema_name}.outbox_migration (version, name, checksum) VALUES (1, 'outbox', %s)",
+            f"INSERT INTO {table}_migration (version, name, checksum) VALUES (1, 'outbox', %s)",
             [first.checksum],
         )
         db.execute(insert.encode(), [None])

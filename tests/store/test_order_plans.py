@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fencepost import Claimed, Outbox
+from fencepost import Claimed
 from fencepost.embedded import PostgresServer
 from tests.store.databases import migrated_database
-from tests.store.rows import OUTBOX, Connection, add, claim, expire, value
+from tests.store.rows import OUTBOX, Connection, add, claim
 from tests.store.test_plans import SHOWN, explained, nodes
 
 DONE, HOT, OTHERS, UNORDERED = 250_000, 100_000, 5_000, 1_000
@@ -24,7 +24,8 @@ BATCH, PARK = 100, 1_000
 HISTORY = """
 INSERT INTO outbox (event_type, payload, created_at, available_at, status, outcome, attempts, lease_version,
                     done_at, ordering_key)
-SELECT 'old', '{}', at, at, 'done', 'delivered', 1, 1, at, CASE WHEN n %% 10 = 0 THEN 'cold' || n %% 5000 ELSE 'hot' END
+SELECT 'old', '{}', at, at, 'done', 'delivered', 1, 1, at,
+       CASE WHEN n %% 10 = 0 THEN 'cold' || n %% 5000 ELSE 'hot' END
 FROM generate_series(1, %s) n, LATERAL (SELECT now() - interval '9 days' + n * interval '1 ms') AS t (at)
 """
 BACKLOG = """
@@ -56,7 +57,7 @@ class Deep:
         db.execute(HISTORY, [DONE])
         if self.statistics == "of the history only":
             db.execute("VACUUM ANALYZE outbox")
-        (dead,) = add(db, ordering_key="dead")
+        add(db, ordering_key="dead")
         OUTBOX.mark_dead(db, claim(db), error="x")
         db.execute(PARKED, ["dead", HOT])
         add(db, 50, ordering_key="leased")

@@ -49,7 +49,7 @@ class Case:
         shown = OUTBOX.show(self.db, self.row_id)
         assert shown is not None
         return Claimed(
-            shown.message, shown.token, shown.attempts, 12, self.recovery, LEASE, timedelta(days=1), owner="w"
+            shown.message, shown.token, shown.attempts, 12, self.recovery, LEASE, 86_400_000_000, owner="w"
         )
 
 
@@ -84,7 +84,8 @@ def dead(db: Connection, recovery: Recovery, key: str | None) -> Case:
 def blocked(db: Connection, recovery: Recovery, key: str | None) -> Case:
     """Parked behind a dead message of its key."""
     head, follower = add(db, 2, recovery=str(recovery), ordering_key=key)
-    db.execute("UPDATE outbox SET attempts = 2, last_error = 'before', lease_version = 2 WHERE id = %s", [follower])
+    change = "attempts = 2, last_error = 'before', lease_version = 2"
+    db.execute(f"UPDATE outbox SET {change} WHERE id = %s".encode(), [follower])
     OUTBOX.mark_dead(db, claim_one(db, batch=1), error="dead")
     assert row(db, head).status == State.DEAD
     assert claim(db) == []
