@@ -45,6 +45,8 @@ class Batch:
     """Publish it with nothing else in flight."""
     again: bool = False
     """Nothing was taken, but more is to be had at once."""
+    no_room: bool = False
+    """Something may be due, and there is no room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Claimer:
         self._rotation = store.Rotation()
         self._listed_at: float | None = None
         self._settled_at: float | None = None
+        self._is_guess = False
         self._waiting_since: dict[str, float] = {}
         self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
@@ -126,11 +129,18 @@ class Claimer:
     # --- normal batches ----------------------------------------------------------------------------------
 
     async def _claim_normal(self) -> Batch:
-        any_due = False
+        batch = await self._claim_in_turn()
+        if self._is_guess and not (batch.holdings or batch.again or batch.no_room):
+            await self._list_queues()
+            batch = await self._claim_in_turn()
+        return batch
+
+    async def _claim_in_turn(self) -> Batch:
+        no_room = False
         for terms in self._queues.in_turn():
             room = self._room(terms)
             if room.messages < 1:
-                any_due = True
+                no_room = True
                 continue
             try:
                 found = await self._claim_from(terms, room)
@@ -143,13 +153,9 @@ class Claimer:
                 continue
             if found.holdings or found.again:
                 return found
-            if terms.queue in self._waiting_since:
-                any_due = True
-            else:
+            if terms.queue not in self._waiting_since:
                 self._queues.is_empty(terms)
-        if not any_due:
-            self._listed_at = None  # a queue may have come into being: look again
-        return Batch()
+        return Batch(no_room=no_room)
 
     async def _claim_from(self, terms: Terms, room: Room) -> Batch:
         floor = self._queues.floor(terms.queue)
@@ -173,7 +179,7 @@ class Claimer:
         ended = time.monotonic()
         floor.looked(scan.floor, result.lowest, self._sent_at, ended)
         self._note_waiting(terms, result, began)
-        self._queues.served(terms, len(result.claimed))
+        self._queues.served(terms, len(result.claimed), ended)
         again = result.parked + result.exhausted > 0
         if not result.claimed and not again and scan.floor and floor.may_look_everywhere(ended):
             floor.reset()
@@ -268,8 +274,17 @@ class Claimer:
             self._on_settings()
             self._settled_at = now
         if self._listed_at is None or now - self._listed_at > poll:
-            self._queues.found_due(await self._names())
-            self._listed_at = now
+            await self._list_queues()
+        elif not self._queues.due:
+            self._queues.guess_due(now)
+            self._is_guess = True
+            if not self._queues.due:
+                await self._list_queues()
+
+    async def _list_queues(self) -> None:
+        self._queues.found_due(await self._names())
+        self._listed_at = time.monotonic()
+        self._is_guess = False
 
     async def _names(self) -> Sequence[str]:
         if self._settings.queues is not None:

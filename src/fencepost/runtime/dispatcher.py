@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -30,8 +29,8 @@ from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
 from fencepost.runtime.held import OVERDUE_SECONDS, Held
-from fencepost.runtime.lanes import LINGER
 from fencepost.runtime.link import Limits, Link
+from fencepost.runtime.pacing import Pacing
 from fencepost.runtime.publishing import Threads
 from fencepost.runtime.queues import Queues
 from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
@@ -43,10 +42,6 @@ from fencepost.store import schema
 from fencepost.store.catalog import Catalog, Names
 
 log = logging.getLogger("fencepost.dispatcher")
-
-LEAST_PAUSE = 0.005
-"""Seconds between a claim that found nothing and the next one. After traffic, the pauses between looks grow from
-here to the poll interval: producers that commit at the same time leave all but one notice out."""
 
 EXIT_RESERVE = 0.8
 """Seconds after the grace time for the last writes; the process is gone within a second of it."""
@@ -147,6 +142,7 @@ class Dispatcher:
     async def _set_up(self, stack: AsyncExitStack) -> None:
         self._held = Held()
         self._wakeup = Wakeup()
+        self._pacing = Pacing(self._wakeup, self.settings.poll_interval.total_seconds())
         self._close_by: float | None = None
         url_opener = open_store(self._store)
         url = await asyncio.to_thread(url_opener.__enter__)
@@ -182,7 +178,7 @@ class Dispatcher:
         self._finalize_link = finalize_link
         self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
         self._flight = Flight(
-            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._wakeup.set
+            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._pacing.room
         )
         self._claimer = Claimer(
             claim_link,
@@ -209,8 +205,7 @@ class Dispatcher:
     def _written(self, promoted: Collection[str]) -> None:
         """Results stand in the database: what waited for them may be claimed."""
         self._queues.reset_floors(promoted)
-        if promoted or self._claimer.is_waiting:
-            self._wakeup.set()
+        self._pacing.written(bool(promoted))
 
     def _settings_read(self) -> None:
         """The queues' settings are known, or known anew."""
@@ -336,7 +331,7 @@ class Dispatcher:
         except asyncio.CancelledError as error:
             cancelled = error
         self._stop.asked.set()
-        self._wakeup.set()
+        self._pacing.stop()
         self._flight.wake()
         drain = asyncio.create_task(self._drain(loop))
         while not drain.done():
@@ -352,26 +347,13 @@ class Dispatcher:
         return drain.result()
 
     async def _claim_until_stopped(self) -> None:
-        longest = self.settings.poll_interval.total_seconds()
-        pause = LEAST_PAUSE
         while not self._stop.asked.is_set():
             batch = await self._claim_and_survive()
             if batch.holdings:
+                self._pacing.found()
                 await self._start(batch)
-                pause = LEAST_PAUSE
             elif not batch.again and not self._stop.asked.is_set():
-                await self._wait(pause, longest)
-                pause *= 2
-
-    async def _wait(self, pause: float, longest: float) -> None:
-        """Wait for a notice or for room, at most until the next look is due."""
-        if self._flight.is_lingering:
-            await self._wakeup.wait(LINGER)
-            return
-        # Notices may come in a storm, of messages that are not due, or of other workers' ones.
-        await asyncio.sleep(LEAST_PAUSE)
-        # Spread a little, so that many idle workers do not all poll in the same instant.
-        await self._wakeup.wait(min(pause, longest) * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
+                await self._pacing.wait(batch, lingers=self._flight.is_lingering, waits=self._claimer.is_waiting)
 
     async def _claim_and_survive(self) -> Batch:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-LAG = 0.25
+LAG = 0.1
 """Seconds by which the floor lags: what commits this late is found by the very next claim."""
 
 LOOK_EVERYWHERE = 1.0

@@ -17,6 +17,10 @@ from fencepost.runtime.terms import Terms, terms_of
 
 log = logging.getLogger("fencepost.queues")
 
+RECENT_SECONDS = 10.0
+MOST_GUESSES = 8
+"""How long, and how many, queues are taken for due without looking since they had something."""
+
 
 class Queues:
     """The queues as this worker knows them."""
@@ -29,6 +33,7 @@ class Queues:
         self._floors: dict[str, ScanFloor] = {}
         self._told: set[str] = set()
         self._due: dict[str, None] = {}
+        self._recent: dict[str, float] = {}
 
     # --- settings ----------------------------------------------------------------------------------------
 
@@ -84,6 +89,12 @@ class Queues:
         """The queues that may have something due."""
         return list(self._due)
 
+    def guess_due(self, now: float) -> None:
+        """Take those for due that had something a short while ago, which saves looking for all of them."""
+        self._recent = {queue: at for queue, at in self._recent.items() if now - at < RECENT_SECONDS}
+        if len(self._recent) <= MOST_GUESSES:
+            self.found_due(self._recent)
+
     def found_due(self, queues: Iterable[str]) -> None:
         """Note which queues have something due; those that come anew join at the pass of the others."""
         served = [queue for queue in queues if self._is_served(queue)]
@@ -92,8 +103,9 @@ class Queues:
             if queue not in self._due:
                 self._pass[queue] = max(self._pass.get(queue, 0.0), start or 0.0)
         self._due = dict.fromkeys(served)
-        self._pass = {queue: at for queue, at in self._pass.items() if queue in self._due}
-        self._floors = {queue: floor for queue, floor in self._floors.items() if queue in self._due}
+        kept = self._due.keys() | self._recent.keys()
+        self._pass = {queue: at for queue, at in self._pass.items() if queue in kept}
+        self._floors = {queue: floor for queue, floor in self._floors.items() if queue in kept}
 
     def in_turn(self) -> Iterator[Terms]:
         """Yield the queues that have something due, whose turn it is first."""
@@ -101,8 +113,10 @@ class Queues:
             if queue in self._due:
                 yield self.terms(queue)
 
-    def served(self, terms: Terms, messages: int) -> None:
+    def served(self, terms: Terms, messages: int, now: float) -> None:
         """Charge a queue for what was taken from it."""
+        if messages:
+            self._recent[terms.queue] = now
         if terms.queue in self._pass:
             self._pass[terms.queue] += messages / terms.weight
 

@@ -35,14 +35,15 @@ class Wakeup:
         """Wake whoever waits, or the next one who does."""
         self._event.set()
 
-    async def wait(self, timeout: float) -> None:
-        """Wait for a notice, at most ``timeout`` seconds."""
+    async def wait(self, timeout: float) -> bool:
+        """Wait for a notice, at most ``timeout`` seconds; return whether there was one."""
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
         except TimeoutError:
-            pass
+            return False
         self._event.clear()
+        return True
 
     async def close(self) -> None:
         """Close the listening connection; to be called before `listen` is cancelled.

@@ -2,6 +2,7 @@
 -- A worker frozen in mid-transaction must lose its row locks before its lease ends.
 -- Every statement of a dispatcher goes through an index; with the other scans ruled out it does so in small
 -- tables too, and with stale statistics, and finalizes lock rows in id order: they cannot deadlock.
+-- Planning some of them takes longer than running them, and their plans do not depend on the values.
 -- Our SQL names the schema of every table; nothing else in the database can stand in for a function or an
 -- operator of PostgreSQL's own. (Producers have their own search_path: there only exact types keep others out.)
 SELECT set_config('search_path'::text, 'pg_catalog, pg_temp'::text, %(local)s::boolean),
@@ -11,6 +12,7 @@ SELECT set_config('search_path'::text, 'pg_catalog, pg_temp'::text, %(local)s::b
        set_config('idle_in_transaction_session_timeout'::text, %(idle_ms)s::text, %(local)s::boolean),
        set_config('enable_seqscan'::text, 'off'::text, %(local)s::boolean),
        set_config('enable_bitmapscan'::text, 'off'::text, %(local)s::boolean),
+       set_config('plan_cache_mode'::text, 'force_generic_plan'::text, %(local)s::boolean),
        set_config('tcp_user_timeout'::text, %(idle_ms)s::text, %(local)s::boolean),
        CASE WHEN current_setting('server_version_num'::text)::int >= 170000
             THEN set_config('transaction_timeout'::text, %(transaction_ms)s::text, %(local)s::boolean) END
