@@ -21,7 +21,7 @@ ahead then waits no longer than about that, far less than any lease."""
 LONGEST_RUN_SECONDS = 1.0
 """How long the run of one ordering key may take to publish, about."""
 
-_FIRST_GUESS = 0.01
+_FIRST_GUESS = FAST
 _WEIGHT_OF_THE_LAST = 0.2
 _ONE_IN = 8
 
