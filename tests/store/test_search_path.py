@@ -81,6 +81,9 @@ def test_the_trap_works(hostile: Connection) -> None:
 
 
 def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Imported here, as that module imports from this one.
+    from tests.store.test_doctor import every_queue_key_and_doctor_operation
+
     sent: set[str] = set()
 
     class Recording:
@@ -103,6 +106,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     every_operation(outbox, hostile, Recording(hostile).execute)
     run(store.open_queues(outbox.catalog), Recording(hostile).execute)
     ordered_operations(outbox, hostile, Recording(hostile).execute)
+    every_queue_key_and_doctor_operation(outbox, hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
