@@ -14,7 +14,7 @@ from fencepost.runtime.link import Limits, connect, is_shared
 from fencepost.runtime.wakeup import Wakeup
 from tests.runtime.box import Box, running, until
 from tests.runtime.pgbouncer import pgbouncer
-from tests.runtime.test_wakeup import CHANNEL, LISTENERS
+from tests.runtime.test_wakeup import CHANNEL, LISTENERS, delivered
 
 LIMITS = Limits.below(timedelta(seconds=2))
 
@@ -66,6 +66,18 @@ async def test_listening_through_a_pooler_is_not_tried_and_said_once(
     assert box.conn.execute(LISTENERS).fetchall() == []
     await wakeup.close()
     listening.cancel()
+
+
+async def test_a_dispatcher_behind_a_pooler_hears_notices_at_the_server_itself(box: Box, through: str) -> None:
+    slow_poll = timedelta(minutes=10)
+    dispatcher = box.dispatcher(flaky, listen_store=box.url, poll_interval=slow_poll)
+    dispatcher._store = through
+    async with running(dispatcher):
+        await until(lambda: box.conn.execute(LISTENERS).fetchall())
+        for _ in range(3):
+            await asyncio.sleep(0.3)  # it has gone idle: there is nothing to see of that from outside
+            (row_id,) = box.enqueue()
+            await delivered(box, row_id)
 
 
 async def test_a_session_of_our_own_is_told_from_a_shared_one(box: Box) -> None:

@@ -123,10 +123,10 @@ def test_concurrent_producers_of_one_slot_send_one_notice(box: Box, edit: Edit) 
         assert heard() == 1
 
 
-def test_a_slow_transaction_keeps_nobody_else_quiet(box: Box) -> None:
+def test_a_slow_transaction_keeps_nobody_else_quiet_for_long(box: Box) -> None:
     with ear(box) as heard, psycopg.connect(box.url) as slow:
         Outbox().enqueue(slow, "slow", None)
-        slow.execute("SELECT pg_sleep(0.02)")  # two slots
+        slow.execute("SELECT pg_sleep(0.26)")  # its slot is over
         box.enqueue()
         assert heard() == 1
         slow.commit()
@@ -139,10 +139,10 @@ def test_a_long_transaction_takes_one_slot_however_many_messages_it_writes(box: 
     with psycopg.connect(box.url) as conn:
         other.migrate(conn)
     with ear(box) as heard, psycopg.connect(box.url) as conn:
-        for _ in range(20):
+        for _ in range(4):
             Outbox().enqueue(conn, "t", None)
             other.enqueue(conn, "t", None)
-            conn.execute("SELECT pg_sleep(0.011)")
+            conn.execute("SELECT pg_sleep(0.26)")
         held = conn.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
         ).fetchone()
@@ -206,6 +206,29 @@ async def test_a_listener_that_something_on_the_way_forgot_is_replaced(
         await listener.close()
         task.cancel()
     assert "no answer from the database within 0.3 s; polling goes on" in caplog.records[0].getMessage()
+
+
+async def test_notices_that_never_arrive_cost_a_poll(box: Box) -> None:
+    """The listening connection is half-open, the others are well."""
+    parts = urlsplit(box.url)
+    async with Proxy(str(parts.hostname), parts.port or 5432) as proxy:
+        dispatcher = box.dispatcher(
+            quiet, listen_store=proxy.url(box.url), poll_interval=timedelta(milliseconds=300)
+        )
+        async with running(dispatcher):
+            await until(lambda: box.conn.execute(LISTENERS).fetchall())
+            proxy.silent = True
+            for _ in range(3):
+                (row_id,) = box.enqueue()
+                began = time.monotonic()
+                await delivered(box, row_id)
+                assert time.monotonic() - began < 5
+                await asyncio.sleep(0.3)
+
+
+async def delivered(box: Box, row_id: int) -> None:
+    """Wait for one message."""
+    await until(lambda: box.row(row_id)["status"] == "done")
 
 
 async def heard_within(listener: wakeup.Wakeup, seconds: float) -> None:
