@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ def described() -> list[tuple[str, str]]:
         ("system", _system()),
         ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
+        ("event loop", "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"),
         ("load before", _load()),
     ]
     return [(name, value) for name, value in found if value]

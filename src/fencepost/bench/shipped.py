@@ -19,6 +19,7 @@ from fencepost.core.records import Message
 from fencepost.drivers.psycopg import AsyncPsycopgDriver
 from fencepost.publishers.base import Delivery
 from fencepost.runtime.dispatcher import Dispatcher
+from fencepost.runtime.loop import new_event_loop
 from fencepost.runtime.routes import Route
 
 TASKS, WHOLE, STAMPS = "a task a message", "the whole batch", "stamps"
@@ -124,7 +125,8 @@ def _watched(is_wanted: bool) -> Iterator[Claims]:
 
 def drain(assignment: Assignment, start: Start) -> Drained:
     """Run the dispatcher, settings at their defaults unless told, until everything is delivered."""
-    return asyncio.run(_drain(assignment, start))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as `fencepost dispatch` does
+        return runner.run(_drain(assignment, start))
 
 
 if __name__ == "__main__":

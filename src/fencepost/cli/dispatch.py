@@ -95,7 +95,9 @@ def _run(dispatcher: Dispatcher, settings: Settings, once: bool, departure: Depa
 
     It waits for every task and thread; one publish that ignores its cancellation would hold up the exit.
     """
-    loop = asyncio.new_event_loop()
+    from fencepost.runtime.loop import new_event_loop
+
+    loop = new_event_loop()
     try:
         task = loop.create_task(_serve(dispatcher, settings, once, departure))
         # Until it runs, nothing is in flight: the whole of it may be cancelled.
