@@ -337,3 +337,46 @@ def test_a_connection_of_an_unknown_kind_is_refused_with_the_ones_that_work() ->
     with pytest.raises(UnsupportedConnection, match=r"sqlite3\.Connection is not a connection .* psycopg"):
         Outbox().enqueue(conn, "t", None)
     conn.close()
+
+
+# --- ordering keys ---------------------------------------------------------------------------------------
+
+
+async def test_ordered_messages_over_every_kind_of_connection(adapter: Adapter, table: Table) -> None:
+    """Enqueued one by one and in a batch, claimed as a run, closed with it; the lock is held until the commit."""
+    table.conn.execute("INSERT INTO outbox_queue (queue, sequenced) VALUES ('counted', true)")
+    ordered = {"aggregate": ("order", "42"), "ordered": True, "queue": "counted"}
+    waiting = "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    async with adapter.producer(table.url, notify=False) as producer:
+        with pytest.raises(InvalidMessage, match="needs aggregate"):
+            await producer.enqueue("e", 0, ordered=True)
+        first = await producer.enqueue("e", 1, dedupe_key="d", **ordered)
+        assert not (await producer.enqueue("e", 1, dedupe_key="d", **ordered)).created
+        assert table.conn.execute(waiting).fetchall() == [{"n": 1}]
+        batch = [NewMessage(event_type="e", payload=n, ordering_key=key, queue="counted") for n, key in
+                 enumerate(["k", '["order","42"]', "🐘", "k"])]  # fmt: skip
+        receipts = await producer.enqueue_many(batch)
+        assert table.conn.execute(waiting).fetchall() == [{"n": 3}]
+        await producer.commit()
+        assert table.conn.execute(waiting).fetchall() == [{"n": 0}]
+        held = await producer.call("claim", "w")
+        assert [(each.id, each.message.ordering_key, each.message.key_sequence) for each in held] == [
+            (first.id, '["order","42"]', 1),
+            (receipts[0].id, "k", 1),
+            (receipts[1].id, '["order","42"]', 2),
+            (receipts[2].id, "🐘", 1),
+            (receipts[3].id, "k", 2),
+        ]
+        await producer.commit()
+        assert await producer.call("mark_done", held[3:]) == held[4:]
+        await producer.commit()
+        assert await producer.call("mark_done", held[:3]) == []
+        (again,) = await producer.call("claim", "w")
+        assert await producer.call("mark_dead", again, "no") == []
+        await producer.enqueue_many(batch[3:])
+        await producer.commit()
+        assert await producer.call("claim", "w") == []
+        assert await producer.call("skip_dead", [again.id], actor="ann") == [again.id]
+        await producer.commit()
+        assert len(await producer.call("claim", "w")) == 1
+        await producer.commit()

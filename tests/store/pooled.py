@@ -30,7 +30,7 @@ DIRECT_ONLY: Mapping[str, str] = {
     "test_migrations.py::test_ten_at_once_apply_once_and_all_succeed": SESSIONS,
     "test_migrations.py::test_whatever_the_session_is_set_to_the_tables_are_the_same": SESSION,
     "test_order_enqueue.py": SESSIONS,
-    "test_order_races.py": SESSIONS,
+    "test_order_numbers.py": SESSIONS,
     "test_order_traps.py": SESSIONS,
     "test_operators.py::test_a_retry_wakes_the_dispatchers_and_nothing_else_does": LISTEN,
     "test_purge.py::test_three_purgers_at_once_beside_traffic_one_killed_half_way": SESSIONS,

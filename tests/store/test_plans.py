@@ -124,7 +124,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Bound]] = {
     "held": ({}, FINALIZE),
     "heartbeat": ({"lease": 60.0}, Bound(rows=2 * 100, buffers=1_500, sorted=100)),
     "purge": (
-        {"older_than": 86_400.0, "after": 0, "window": 2_000, "limit": 1_000},
+        {"table": "outbox", "older_than": 86_400.0, "after": 0, "window": 2_000, "limit": 1_000},
         Bound(rows=2_000 + 2 * 1_000, buffers=8_000, sorted=1_000),
     ),
     "dead_list": ({"queue": None, "outcome": None, "after": 0, "limit": 100}, Bound(rows=0, buffers=1_000)),

@@ -20,7 +20,8 @@ WHERE locktype = 'advisory' AND d.datname = current_database()
 @pytest.mark.parametrize("name", DIRECT_ONLY)
 def test_every_exception_names_a_test_that_there_is(name: str) -> None:
     file, _, test = name.partition("::")
-    assert f"def {test}(" in (HERE / file).read_text()
+    assert (HERE / file).exists()
+    assert not test or f"def {test}(" in (HERE / file).read_text()
 
 
 def test_the_way_leads_through_a_pool_that_others_left_their_settings_in(

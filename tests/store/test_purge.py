@@ -196,10 +196,10 @@ class Purgers:
             with impatient(self._url, "purger") as connection:
                 while value(connection, "SELECT count(*) FROM outbox WHERE done_at < now() - interval '1 day'"):
                     count += OUTBOX.purge(connection, older_than=DAY, limit=50)
-        except psycopg.errors.AdminShutdown as error:
-            self.killed.append(error)
         except BaseException as error:
-            self.failures.append(error)
+            # What was killed is told as such or, when that got lost on the way, as a server that went away.
+            is_killed = isinstance(error, psycopg.OperationalError) and error.sqlstate in (None, "57P01")
+            (self.killed if is_killed else self.failures).append(error)
         self.gone.append(count)
 
 
