@@ -252,7 +252,8 @@ class Flight:
                 return  # it was given up on meanwhile, and what is behind it given back
             self.finish(holding, result)
             lane.landed += 1
-            if result is not DELIVERED:
+            if result is not DELIVERED or holding.lost:
+                # (Lost though delivered: nothing behind it could be closed, as it is open again.)
                 self._release_rest(lane)
                 return
 
@@ -284,9 +285,13 @@ class Flight:
 
     async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
         batch = []
+        held_back: set[str] = set()
         for holding in lane.holdings:
-            if self._is_stopping or holding.lost:
+            key = holding.claimed.message.ordering_key
+            if self._is_stopping or holding.lost or key in held_back:
                 self.finish(holding, Unstarted())
+                if key is not None:
+                    held_back.add(key)
             else:
                 self._take_off(holding)
                 batch.append(holding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fencepost.publishers.callable import Invocable
@@ -63,11 +63,11 @@ def lanes_of(holdings: Sequence[Holding], router: Router, widest: int) -> list[L
     keys in their order, unless a key's messages go to several publishers.
 
     Args:
-        widest: messages in one batch, at most.
+        widest: messages in one batch, at most, unless those of one key are more.
     """
     keys: dict[str, list[Holding]] = {}
     lanes: list[Lane] = []
-    bulks: dict[int, tuple[Invocable, list[Holding]]] = {}
+    bulks: dict[int, tuple[Invocable, list[list[Holding]]]] = {}
     groups: list[list[Holding]] = []
     for holding in holdings:
         key = holding.claimed.message.ordering_key
@@ -83,10 +83,21 @@ def lanes_of(holdings: Sequence[Holding], router: Router, widest: int) -> list[L
         if publisher is None:
             lanes.append(Lane(group))
         else:
-            bulks.setdefault(id(publisher), (publisher, []))[1].extend(group)
+            bulks.setdefault(id(publisher), (publisher, []))[1].append(group)
     for publisher, together in bulks.values():
-        lanes += [Lane(together[start : start + widest], publisher) for start in range(0, len(together), widest)]
+        lanes += [Lane(batch, publisher) for batch in _packed(together, widest)]
     return lanes
+
+
+def _packed(groups: Iterable[Sequence[Holding]], widest: int) -> Iterator[list[Holding]]:
+    """Put groups together into batches, none of them in two: these might be published at once, or out of turn."""
+    batch: list[Holding] = []
+    for group in groups:
+        if batch and len(batch) + len(group) > widest:
+            yield batch
+            batch = []
+        batch.extend(group)
+    yield batch
 
 
 def _batch_publisher(group: Sequence[Holding], router: Router) -> Invocable | None:
