@@ -14,7 +14,8 @@ import pytest
 
 from fencepost import Claimed, NewMessage, Outbox
 from fencepost.drivers import driver_for
-from tests.store.rows import FINALIZES, OUTBOX, Connection, Write, add, all_rows, claim, value
+from tests.store.ordered import drain
+from tests.store.rows import FINALIZES, OUTBOX, Connection, Write, add, all_rows, claim, expire, value
 
 IMMEDIATE: list[Write] = [
     *(FINALIZES[name] for name in ("mark_done", "mark_dead", "release")),
@@ -115,6 +116,61 @@ def test_finalize_heartbeat_reap_purge_operators_and_producers_on_the_same_rows(
     jobs = (worker(), worker(), worker(), heartbeats, reaps_and_revives, produces_and_purges)
     Crowd(url, seed, SECONDS).run(*jobs)
     assert value(db, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
+
+
+def test_claims_closings_and_skips_of_one_key_at_once(db: Connection, url: str) -> None:
+    """Its order holds as well: whatever is delivered was first in its key when it was."""
+    seed = secrets.randbelow(10**9)
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = value(db, deadlocks)
+
+    def worker() -> Job:
+        outbox, held = Outbox(), list[Claimed]()
+
+        def works(connection: Connection, draw: random.Random) -> None:
+            """Claim, and finalize some of what is held or was held before, in any order."""
+            held.extend(
+                outbox.claim(connection, owner="w", batch=draw.randint(1, 20), lease=LEASE, max_attempts=8)
+            )
+            connection.commit()
+            del held[:-ROWS]
+            rows = held[-draw.randint(1, 20) :]
+            draw.choice([OUTBOX.mark_done, *IMMEDIATE])(
+                connection, list({each.id: each for each in rows}.values())
+            )
+
+        return works
+
+    def operates(connection: Connection, draw: random.Random) -> None:
+        OUTBOX.reap(connection, max_attempts=3)
+        connection.commit()
+        dead = [each.message.id for each in OUTBOX.list_dead(connection)]
+        draw.shuffle(dead)
+        OUTBOX.skip_dead(connection, dead[:3], actor="a")
+        connection.commit()
+        OUTBOX.retry_dead(connection, dead[3:], actor="b")
+
+    def produces(connection: Connection, draw: random.Random) -> None:
+        if value(connection, "SELECT count(*) FROM outbox WHERE done_at IS NULL") < ROWS:
+            keys = [draw.choice(["hot", "hot", "other", None]) for _ in range(20)]
+            OUTBOX.enqueue_many(
+                connection, [NewMessage(event_type="e", payload=None, ordering_key=key) for key in keys]
+            )
+
+    Crowd(url, seed, SECONDS).run(worker(), worker(), worker(), operates, produces)
+    assert value(db, deadlocks) == before
+    # One closing of a key has the lock before the statement begins that writes when it was.
+    delivered = "FROM outbox WHERE outcome = 'delivered' AND ordering_key IS NOT NULL"
+    assert value(db, f"SELECT count(*) {delivered}") > 50, f"seed {seed}"
+    late = f"SELECT done_at < lag(done_at) OVER (PARTITION BY ordering_key ORDER BY id) AS late {delivered}"
+    assert value(db, f"SELECT count(*) FROM ({late}) AS pair WHERE late") == 0, f"seed {seed}"
+    # Nothing sleeps.
+    expire(db)
+    dead = [each.message.id for each in OUTBOX.list_dead(db, limit=1_000)]
+    with db.transaction():
+        OUTBOX.skip_dead(db, dead, actor="a")
+    drain(db, max_attempts=1_000)
+    assert {each.status for each in all_rows(db)} == {"done"}, f"seed {seed}"
 
 
 def test_the_same_finalize_at_once_in_any_order(db: Connection, url: str) -> None:
