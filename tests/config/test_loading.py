@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.cli.redaction import Redactor
 from fencepost.cli.settings import BY_NAME, SETTINGS, InvalidSettings, load_settings
 from fencepost.config import DispatcherSettings, Settings, Source
 
@@ -241,3 +242,13 @@ def test_the_documentation_lists_every_setting() -> None:
         default = "" if setting.default is None else f"`{setting.kind.show(setting.default)}`"
         row = f"| `{setting.name}` | `{setting.variable}` | `{setting.option}` | {default} | {setting.help} |"
         assert row.replace("  ", " ") in page, row
+
+
+def test_the_password_of_the_address_to_listen_at_is_never_shown() -> None:
+    settings = load_settings(environ={"FENCEPOST_LISTEN_STORE": "postgresql://app:hunter2@db/shop"})
+    redact = Redactor()
+    redact.learn(settings)
+    shown = BY_NAME["listen_store"].shown(settings)
+    assert shown == "postgresql://app:***@db/shop"
+    assert "hunter2" not in repr(settings) + redact("no route to hunter2")
+    assert "listen_store (environment FENCEPOST_LISTEN_STORE)" in problems(FENCEPOST_LISTEN_STORE="embedded:here")
