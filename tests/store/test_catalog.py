@@ -51,3 +51,10 @@ def test_migrations_are_numbered_without_gaps() -> None:
 def test_a_checksum_does_not_depend_on_the_names() -> None:
     here = [step.checksum for step in schema.migrations(CATALOG)]
     assert here == [step.checksum for step in schema.migrations(Catalog())]
+
+
+def test_a_name_with_two_dashes_is_no_comment() -> None:
+    """A legal name, and comments are left out of statements."""
+    text = Catalog(Names("public", "a--b")).statement("mark_done").sql
+    assert '"public"."a--b"' in text
+    assert "lease_version" in text

@@ -109,9 +109,11 @@ def _load(dialect: str, name: str, names: Names) -> str:
     text = _read(dialect, name)
     for _ in range(2):  # a fragment may use another fragment
         text = _FRAGMENT.sub(lambda mark: _fragment(dialect, mark), text)
+    if not name.startswith("migrations/"):
+        text = _plain(text)
     for mark, value in names.placeholders().items():
         text = text.replace("{" + mark + "}", value)
-    return text if name.startswith("migrations/") else _plain(text)
+    return text
 
 
 def _plain(text: str) -> str:
