@@ -3,8 +3,8 @@
 -- at the limit, so its cost depends neither on the backlog nor on the history. The materialized CTEs make the
 -- number exact under any plan; the arrays keep a generic plan from joining by a scan of the whole table.
 WITH due AS MATERIALIZED (
-    SELECT id, ordering_key
-    FROM {outbox}
+    SELECT id, ordering_key, NOT ({claimable}) AS is_over
+    FROM {outbox} AS o
     WHERE queue = %(queue)s::text
       AND done_at IS NULL
       AND available_at >= CASE WHEN %(floor)s::bigint > 0::bigint
@@ -40,14 +40,19 @@ first_rows AS MATERIALIZED (
     ) AS o
 ),
 -- (Found by id: a condition on done_at would let the planner choose a partial index and read all of it.)
-free AS MATERIALIZED (
+more AS MATERIALIZED (
     SELECT id, NOT ({claimable}) AS is_over
     FROM {outbox} AS o
-    WHERE id = ANY (ARRAY(SELECT id FROM first_rows))
+    WHERE id = ANY (ARRAY(SELECT id FROM first_rows WHERE id NOT IN (SELECT id FROM due)))
       AND lease_until IS NULL AND reclaim_count = 0
       AND (status = 'blocked' OR (status = 'pending' AND available_at <= statement_timestamp()))
     ORDER BY id
     FOR UPDATE SKIP LOCKED
+),
+free AS MATERIALIZED (
+    SELECT id, is_over FROM due WHERE ordering_key IS NOT NULL
+    UNION ALL
+    SELECT id, is_over FROM more
 ),
 -- A run has no gap: where the nth free row of a key is its nth open row, so are all before it. It ends at the
 -- first row that is not free, and at one that becomes dead now.
