@@ -87,6 +87,9 @@ class Claimer:
         self._settled_at: float | None = None
         self._is_guess = False
         self._waiting_since: dict[str, float] = {}
+        self._crowded: dict[str, float] = {}
+        """Queues of which a whole batch belonged to one key, and since when: what stands behind it most likely
+        does so too, and cannot be claimed before that is written."""
         self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
         # processes claim once each.
@@ -99,6 +102,10 @@ class Claimer:
     def is_waiting(self) -> bool:
         """Whether messages were left alone that wait for one that is being published."""
         return bool(self._waiting_since)
+
+    def written(self) -> None:
+        """Results stand in the database: what waited for them may be claimed now."""
+        self._crowded.clear()
 
     async def next(self) -> Batch:
         """Claim a batch; an empty one means that nothing is due, or that there is no room for what is."""
@@ -138,6 +145,9 @@ class Claimer:
     async def _claim_in_turn(self) -> Batch:
         no_room = False
         for terms in self._queues.in_turn():
+            if time.monotonic() - self._crowded.get(terms.queue, -PATIENCE) < PATIENCE:
+                self._waiting_since.setdefault(terms.queue, self._crowded[terms.queue])
+                continue
             room = self._room(terms)
             if room.messages < 1:
                 no_room = True
@@ -187,6 +197,10 @@ class Claimer:
         return Batch(self._holdings(terms, result.claimed), again=again)
 
     def _note_waiting(self, terms: Terms, result: store.ClaimResult, now: float) -> None:
+        self._crowded.pop(terms.queue, None)
+        keys = {each.message.ordering_key for each in result.claimed}
+        if len(result.claimed) > 1 and len(keys) == 1 and None not in keys:
+            self._crowded[terms.queue] = now
         if result.waiting and not result.parked:
             self._waiting_since.setdefault(terms.queue, now)
         else:

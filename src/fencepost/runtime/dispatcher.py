@@ -205,6 +205,7 @@ class Dispatcher:
     def _written(self, promoted: Collection[str]) -> None:
         """Results stand in the database: what waited for them may be claimed."""
         self._queues.reset_floors(promoted)
+        self._claimer.written()
         self._pacing.written(bool(promoted))
 
     def _settings_read(self) -> None:
