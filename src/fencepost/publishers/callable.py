@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,11 +98,15 @@ def _batch_method(publisher: object, name: str) -> Callable[..., Any] | None:
 def _one_of(call_batch: Callable[..., Any], is_async: bool) -> Callable[[Message, Delivery], Any]:
     """Make a batch of one of each message, for a publisher that takes nothing else."""
 
-    def call(message: Message, delivery: Delivery) -> None:
-        _raise_outcome(call_batch([message], [delivery]))
+    def call(message: Message, delivery: Delivery) -> Any:
+        outcomes = call_batch([message], [delivery])
+        return awaited(outcomes) if inspect.isawaitable(outcomes) else _raise_outcome(outcomes)
 
     async def call_async(message: Message, delivery: Delivery) -> None:
-        _raise_outcome(await call_batch([message], [delivery]))
+        await awaited(call_batch([message], [delivery]))
+
+    async def awaited(outcomes: Awaitable[Any]) -> None:
+        _raise_outcome(await outcomes)
 
     return call_async if is_async else call
 

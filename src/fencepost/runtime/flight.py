@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
@@ -195,6 +196,20 @@ class Flight:
                 self._release_rest(lane)
                 self._ended_one.set()
                 self._on_room()
+        self._look_for_stuck_slots()
+
+    def _look_for_stuck_slots(self) -> None:
+        """Start what can start beside publishes that do not end; where nothing can, leave it to other workers."""
+        given_up: Counter[str] = Counter()
+        for lane in self._tasks.values():
+            if lane.is_over:
+                given_up[lane.queue] += lane.width
+        for queue, slots in self._slots.items():
+            slots.stuck = given_up[queue]
+            if slots.is_stuck:
+                self.release_line([queue])
+            elif slots.stuck or slots.threads.abandoned:
+                self._start_next(slots)
 
     # --- results -----------------------------------------------------------------------------------------
 
@@ -309,14 +324,17 @@ class Flight:
         self._finish_in_order(batch, results)
 
     def _finish_in_order(self, batch: Sequence[Holding], results: Sequence[Result]) -> None:
-        """Finish a batch; what failed behind a failure of its key was never tried, or must not count as such."""
+        """Finish a batch; what failed behind a failure of its key was never tried, or must not count as such.
+
+        But for an outcome that nobody knows: such a message may be with the receiver.
+        """
         failed: set[str] = set()
         for holding, result in zip(batch, results, strict=True):
             if holding.stage is Stage.FINALIZING:
                 continue
             key = holding.claimed.message.ordering_key
             if key is not None and result is not DELIVERED:
-                if key in failed:
+                if key in failed and not isinstance(result, TimedOut | Cancelled):
                     self.finish(holding, Unstarted())
                     continue
                 failed.add(key)

@@ -42,6 +42,10 @@ class Lane:
     has_begun: bool = False
 
     @property
+    def queue(self) -> str:
+        return self.holdings[0].terms.queue
+
+    @property
     def width(self) -> int:
         """Slots that it takes."""
         return len(self.holdings) if self.bulk is not None else 1
@@ -116,6 +120,8 @@ class Slots:
         self.taken = 0
         self.line: deque[Lane] = deque()
         self.threads = Threads(on_thread_end, on_hung)
+        self.stuck = 0
+        """How many of the taken ones stay taken by publishes that were given up on."""
         self.short_since: float | None = None
         """Since when it has had room for less than a batch, and nothing in line."""
         self._pace = _FIRST_GUESS
@@ -139,8 +145,15 @@ class Slots:
         self._pace += _WEIGHT_OF_THE_LAST * (max(seconds, 0.0001) - self._pace)
 
     def fits(self, lane: Lane) -> bool:
-        busy = self.taken + self.threads.abandoned
-        return busy + lane.width <= self.limit or busy == 0
+        if self.taken + self.threads.abandoned + lane.width <= self.limit:
+            return True
+        # Wider than what will ever be free: it goes when nothing else does.
+        return self.taken == self.stuck and not self.is_stuck
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether publishes that do not end hold every slot."""
+        return self.stuck + self.threads.abandoned >= self.limit
 
     def claimable(self, batch: int, unwritten: int, now: float) -> int:
         """Return how many messages are worth claiming now; 0 where it is better to wait for more room."""
@@ -163,6 +176,6 @@ class Slots:
         return not self.line or self._free(batch) >= min(batch, self.limit)
 
     def _free(self, batch: int) -> int:
-        ahead = batch if self._pace < FAST else 0
+        ahead = batch if self._pace < FAST and not self.is_stuck else 0
         in_line = sum(lane.width for lane in self.line)
         return self.limit + min(ahead, self.limit) - self.taken - self.threads.abandoned - in_line

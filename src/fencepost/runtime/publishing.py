@@ -124,6 +124,8 @@ async def publish_batch(
             outcomes = await call(messages, deliveries)
         else:
             outcomes = await threads.call(lambda: call(messages, deliveries))
+            if inspect.isawaitable(outcomes):
+                outcomes = await outcomes
         outcomes = checked_outcomes(outcomes, len(batch))
     except BaseException as error:  # noqa: BLE001 - classified there
         first = classified(error, invocable, messages[0], on_unexpected)
