@@ -24,7 +24,9 @@ class Finalized:
 
 def closes_ordered(decided: Sequence[Decided]) -> bool:
     """Tell whether `finalize` needs a transaction around it: it locks keys and promotes what is parked."""
-    return any(isinstance(action, Done) and claimed.message.ordering_key is not None for claimed, action in decided)
+    return any(
+        isinstance(action, Done) and claimed.message.ordering_key is not None for claimed, action in decided
+    )
 
 
 def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalized]:
