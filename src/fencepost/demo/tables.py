@@ -13,7 +13,7 @@ SCHEMA = "fencepost_demo"
 MARK = "made by `fencepost demo`, which drops it at its next run"
 
 _TABLES = (
-    *("outbox", "outbox_audit", "outbox_migration"),
+    *("outbox", "outbox_audit", "outbox_migration", "outbox_queue", "outbox_key"),
     *("orders", "rolled_back", "arrival", "receipt", "shipment", "fault", "held", "before_thaw", "worker_report"),
     *("naive_outbox", "sent", "late_write"),
 )
