@@ -23,6 +23,7 @@ from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
 from fencepost.runtime.queues import Queues
 from fencepost.runtime.terms import Terms
+from fencepost.runtime.wakeup import Wakeup
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
 from fencepost.store.queues import queue_settings
@@ -34,6 +35,12 @@ SUSPECTS_BEFORE_BATCH = 3
 PATIENCE = 0.05
 """Seconds to leave messages alone that wait behind one that is being published, before they are parked. Parking
 costs the database an update for each of them, and most publishes are over in less."""
+
+RELIST = 0.05
+"""Seconds between looks for queues that have something due, at the least, where notices come while others are
+busy; more where a look takes long or finds many queues, each of which then costs a claim."""
+
+RELIST_SHARE, RELIST_A_QUEUE = 10, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class Claimer:
 
     Args:
         room: what can be taken of a queue just now.
+        wakeup: tells whether there was a notice.
         on_settings: called when the queues' settings were read.
     """
 
@@ -78,11 +86,14 @@ class Claimer:
         counters: Counters,
         queues: Queues,
         room: Callable[[Terms], Room],
+        wakeup: Wakeup,
         on_settings: Callable[[], None],
     ) -> None:
         self._link, self._catalog, self._settings, self._counters = link, catalog, settings, counters
         self._queues, self._room, self._on_settings = queues, room, on_settings
+        self._wakeup = wakeup
         self._rotation = store.Rotation()
+        self._relist_at = 0.0
         self._listed_at: float | None = None
         self._settled_at: float | None = None
         self._is_guess = False
@@ -289,15 +300,23 @@ class Claimer:
             self._settled_at = now
         if self._listed_at is None or now - self._listed_at > poll:
             await self._list_queues()
-        elif not self._queues.due:
+        elif self._queues.due:
+            if self._wakeup.has_news and now >= self._relist_at:
+                await self._list_queues()
+        else:
             self._queues.guess_due(now)
             self._is_guess = True
             if not self._queues.due:
                 await self._list_queues()
 
     async def _list_queues(self) -> None:
+        self._wakeup.has_news = False
+        began = time.monotonic()
+        known = set(self._queues.due)
         self._queues.found_due(await self._names())
-        self._listed_at = time.monotonic()
+        self._listed_at = now = time.monotonic()
+        new = len(set(self._queues.due) - known)
+        self._relist_at = now + max(RELIST, RELIST_SHARE * (now - began), RELIST_A_QUEUE * new)
         self._is_guess = False
 
     async def _names(self) -> Sequence[str]:

@@ -187,9 +187,10 @@ class Dispatcher:
             self.counters,
             self._queues,
             self._flight.room,
+            self._wakeup,
             self._settings_read,
         )
-        heartbeat = Heartbeat(
+        self._heartbeat = Heartbeat(
             url,
             self._catalog,
             lambda: self._limits,
@@ -199,8 +200,8 @@ class Dispatcher:
             on_stall=self._count_stall,
             on_reconnect=self._count_reconnect,
         )
-        heartbeat.start()
-        stack.push_async_callback(heartbeat.stop, 0.2)
+        self._heartbeat.start()
+        stack.push_async_callback(self._heartbeat.stop, 0.2)
 
     def _written(self, promoted: Collection[str]) -> None:
         """Results stand in the database: what waited for them may be claimed."""
@@ -218,6 +219,7 @@ class Dispatcher:
             self._limits = Limits.below(timedelta(seconds=self._shortest_lease))
             self._claim_link.limit(self._limits)
             self._finalize_link.limit(self._limits)
+            self._heartbeat.hurry()
 
     @contextlib.asynccontextmanager
     async def _opened(self, publisher: Invocable) -> AsyncIterator[None]:

@@ -8,6 +8,7 @@ is renewed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -59,12 +60,19 @@ class Heartbeat:
         self._asked_at: float | None = None
         self._stall_told = False
         self._stopping = threading.Event()
+        self._hurried = asyncio.Event()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._main, name="fencepost heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def hurry(self) -> None:
+        """Look now which leases are due, rather than after a pause that was made for longer ones."""
+        loop = self._own_loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._hurried.set)
 
     async def stop(self, timeout: float) -> None:
         """Stop beating and wait for the thread, at most ``timeout`` seconds: it is a daemon thread."""
@@ -95,10 +103,16 @@ class Heartbeat:
                 tick = self._every() / LOOKS_PER_BEAT
                 link.limit(self._limits())
                 await self._beat(link, tick)
-                await asyncio.sleep(max(0.0, started + tick - time.monotonic()))
+                await self._rest(started + tick - time.monotonic())
         finally:
             watcher.cancel()
             await link.close()
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._hurried.wait()
+        self._hurried.clear()
 
     async def _beat(self, link: Link, tick: float) -> None:
         now = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from fencepost.runtime.claimer import PATIENCE, Batch
+from fencepost.runtime.claimer import PATIENCE, RELIST, Batch
 from fencepost.runtime.lanes import LINGER
 from fencepost.runtime.wakeup import Wakeup
 
@@ -29,6 +29,7 @@ class Pacing:
         self._written = asyncio.Event()
         self._pause = LEAST_PAUSE
         self._was_futile = False
+        wakeup.on_notice = self._room.set  # what was enqueued may be in a queue that has room
 
     def found(self) -> None:
         """A claim found something: the next look comes soon."""
@@ -60,11 +61,15 @@ class Pacing:
             waits: messages were left alone that wait for one that is being published.
         """
         if batch.no_room:
-            await _within(self._room, LINGER if lingers else self._poll_interval)
+            await _within(self._room, LINGER if lingers else self._unless_news(self._poll_interval))
         elif waits:
             await _within(self._written, PATIENCE)
         else:
             await self._idle()
+
+    def _unless_news(self, seconds: float) -> float:
+        """Shorten a pause where it is not known yet which queue the last notice was about."""
+        return min(seconds, RELIST) if self._wakeup.has_news else seconds
 
     async def _idle(self) -> None:
         if self._was_futile:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -29,11 +30,21 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.on_notice: Callable[[], None] = lambda: None
+        """Called at each notice besides."""
+        self.has_news = False
+        """Whether there was a notice since somebody looked which queues have something due, and cleared this."""
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
     def set(self) -> None:
         """Wake whoever waits, or the next one who does."""
         self._event.set()
+
+    def notice(self) -> None:
+        """Wake whoever waits, since something was enqueued: in any queue, a notice does not say in which."""
+        self.has_news = True
+        self._event.set()
+        self.on_notice()
 
     async def wait(self, timeout: float) -> bool:
         """Wait for a notice, at most ``timeout`` seconds; return whether there was one."""
@@ -69,7 +80,7 @@ class Wakeup:
                         break
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                     pause, told = 1.0, False
-                    self.set()  # notices may have been missed while we were away
+                    self.notice()  # others may have been missed while we were away
                     await self._hear(connection, limits)
             except Exception as error:  # noqa: BLE001 - polling goes on whatever happens here
                 if not told:
@@ -94,7 +105,7 @@ class Wakeup:
         """
         while True:
             async for _ in connection.notifies(timeout=_ASK_EVERY):
-                self.set()
+                self.notice()
             await self._answer(connection, limits.answer)
 
     async def _answer(self, connection: psycopg.AsyncConnection[Any], limit: float) -> None:
