@@ -487,3 +487,19 @@ def test_the_twins_differ_in_nothing_but_await() -> None:
         assert inspect.getdoc(method) == inspect.getdoc(twin), name
         if name != "schema_sql":
             assert inspect.iscoroutinefunction(twin), name
+
+
+def test_ordered_messages_are_finalized_in_a_transaction(table: Table) -> None:
+    """The locks of their keys would not last from one statement to the next."""
+    outbox = Outbox()
+    with psycopg.connect(table.url) as conn:
+        outbox.enqueue(conn, "e", 1, ordering_key="k")
+        conn.commit()
+        held = outbox.claim(conn, "w", batch=1) or outbox.claim(conn, "w", batch=1)
+        conn.commit()
+        conn.autocommit = True
+        with pytest.raises(AutocommitRefused, match="finalize ordered messages in their turn would not last"):
+            outbox.mark_done(conn, held)
+        with conn.transaction():
+            assert outbox.mark_done(conn, held) == []
+    assert [row["status"] for row in table.rows()] == ["done"]

@@ -15,7 +15,7 @@ from fencepost import Claimed, NewMessage, Outbox
 
 Connection = psycopg.Connection[Any]
 
-OUTBOX = Outbox()
+OUTBOX = Outbox(allow_autocommit=True)
 LEASE = timedelta(seconds=60)
 
 Write = Callable[[Connection, Sequence[Claimed]], list[Claimed]]

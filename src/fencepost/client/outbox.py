@@ -27,6 +27,9 @@ from fencepost.store.enqueue import enqueue, enqueue_many
 
 T = TypeVar("T")
 
+ENQUEUED_IN_AUTOCOMMIT = "the event would be committed apart from the change it announces"
+ORDERED_IN_AUTOCOMMIT = "the locks that finalize ordered messages in their turn would not last"
+
 
 @dataclass(slots=True)
 class _Memory:
@@ -170,6 +173,10 @@ class _OutboxOperations:
         return queues.change(self.catalog, checked_name(queue), checked, actor=actor, notify=self.notify)
 
 
+def _any_ordered(claimed: Iterable[Claimed]) -> bool:
+    return any(each.message.ordering_key is not None for each in claimed)
+
+
 def _many(messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
     return [messages] if isinstance(messages, Claimed) else list(messages)
 
@@ -228,8 +235,17 @@ class Outbox(_OutboxOperations):
         return _chosen(claimed, self._run(conn, operation))
 
     def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
-        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
+        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed.
+
+        Ordered messages are finalized in their turn: one that was published although an earlier message of its key
+        was lost goes back, and counts as lost. They need a transaction at READ COMMITTED: their keys are locked.
+
+        Raises:
+            AutocommitRefused: ordered messages on a connection that is in no transaction.
+        """
         claimed = _many(messages)
+        if _any_ordered(claimed):
+            self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
         return _chosen(claimed, self._run(conn, store.mark_done(self.catalog, claimed)))
 
     def reschedule(
@@ -373,9 +389,9 @@ class Outbox(_OutboxOperations):
     def _run(self, conn: Any, operation: Operation[T]) -> T:
         return run(operation, driver_for(conn).execute)
 
-    def _refuse_autocommit(self, conn: Any) -> None:
+    def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
         if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit()
+            raise refuse_autocommit(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,8 +446,17 @@ class AsyncOutbox(_OutboxOperations):
         return _chosen(claimed, await self._run(conn, operation))
 
     async def mark_done(self, conn: Any, messages: Claimed | Iterable[Claimed]) -> list[Claimed]:
-        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed."""
+        """Finalize as delivered; return the messages whose lease is lost, of which nothing was changed.
+
+        Ordered messages are finalized in their turn: one that was published although an earlier message of its key
+        was lost goes back, and counts as lost. They need a transaction at READ COMMITTED: their keys are locked.
+
+        Raises:
+            AutocommitRefused: ordered messages on a connection that is in no transaction.
+        """
         claimed = _many(messages)
+        if _any_ordered(claimed):
+            await self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
         return _chosen(claimed, await self._run(conn, store.mark_done(self.catalog, claimed)))
 
     async def reschedule(
@@ -575,6 +600,6 @@ class AsyncOutbox(_OutboxOperations):
     async def _run(self, conn: Any, operation: Operation[T]) -> T:
         return await arun(operation, async_driver_for(conn).execute)
 
-    async def _refuse_autocommit(self, conn: Any) -> None:
+    async def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
         if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit()
+            raise refuse_autocommit(reason)

@@ -69,12 +69,11 @@ def async_driver_for(connection: Any) -> AsyncDriver:
     )
 
 
-def refuse_autocommit() -> AutocommitRefused:
-    """Return the error for a connection that commits every statement by itself."""
+def refuse_autocommit(reason: str) -> AutocommitRefused:
+    """Return the error for a connection that commits every statement by itself, and the reason against that."""
     return AutocommitRefused(
-        "this connection is in autocommit mode and in no transaction, so the event would be committed apart from "
-        "the change it announces: open a transaction (psycopg: `with conn.transaction():`), "
-        "or say Outbox(allow_autocommit=True)"
+        f"this connection is in autocommit mode and in no transaction, so {reason}: open a transaction "
+        "(psycopg: `with conn.transaction():`), or say Outbox(allow_autocommit=True)"
     )
 
 

@@ -41,6 +41,9 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "key_sequence": "bigint",
 }
 
+_QUEUES_SINCE = 2
+"""The migration that makes the tables of queues and keys."""
+
 _END_OF_STATEMENT = re.compile(r";\s*\n")
 
 INDEXES = ("pkey", "ready", "order", "dedupe")
@@ -70,6 +73,8 @@ class _Found:
     schema: bool
     outbox: bool
     audit: bool
+    queue: bool
+    key: bool
     migration: bool
     migration_is_ours: bool
     encoding: str | bytes
@@ -109,6 +114,9 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
     if not found.migration:
         yield catalog.statement("migration_table")
     pending = yield from _pending(catalog)
+    if any(step.version == _QUEUES_SINCE for step in pending):
+        marks = catalog.names.placeholders()
+        _refuse_foreign({marks["queue"]: found.queue, marks["key"]: found.key})
     for step in pending:
         for part in step.statements:
             yield Statement(f"migrations/{step.version:04}_{step.name}", part)
@@ -127,7 +135,7 @@ def check(catalog: Catalog) -> Operation[list[str]]:
         return [
             f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
         ]
-    tables = {marks["outbox"]: found.outbox, marks["audit"]: found.audit}
+    tables = {marks[name]: getattr(found, name) for name in ("outbox", "audit", "queue", "key")}
     problems = [
         f"table {name} is missing: create it as in `fencepost migrate --sql`"
         for name, there in tables.items()
@@ -187,7 +195,7 @@ def _table(catalog: Catalog) -> dict[str, Any]:
 
 def _find(catalog: Catalog) -> Operation[_Found]:
     marks = catalog.names.placeholders()
-    names = {name: marks[name] for name in ("schema", "outbox", "audit", "migration")}
+    names = {name: marks[name] for name in ("schema", "outbox", "audit", "queue", "key", "migration")}
     rows = yield catalog.statement("migration_state", names)
     return _Found(*rows[0])
 
@@ -205,8 +213,12 @@ def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
         marks["outbox"]: found.outbox and not found.migration,
         marks["audit"]: found.audit and not found.migration,
     }
-    for name, in_the_way in foreign.items():
-        if in_the_way:
+    _refuse_foreign(foreign)
+
+
+def _refuse_foreign(in_the_way: Mapping[str, bool]) -> None:
+    for name, is_there in in_the_way.items():
+        if is_there:
             raise SchemaError(
                 f"a table {name} exists that fencepost did not make: choose another name with --table or --schema"
             )
