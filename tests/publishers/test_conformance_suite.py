@@ -124,6 +124,42 @@ class CannotReopen(MemoryPublisher):
         self.closed = True
 
 
+class Bulk(MemoryPublisher):
+    stops = True
+    says_done = False
+
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        failed: set[str | None] = set()
+        outcomes: list[Exception | None] = []
+        for message, delivery in zip(messages, deliveries, strict=True):
+            try:
+                if self.stops and message.ordering_key is not None and message.ordering_key in failed:
+                    raise Retryable("behind a failure")
+                await self.publish(message, delivery)
+                outcomes.append(None)
+            except (Retryable, Permanent) as failure:
+                failed.add(message.ordering_key)
+                outcomes.append(None if self.says_done and isinstance(failure, Retryable) else failure)
+        return outcomes
+
+
+class GoesOnBehindAFailure(Bulk):
+    stops = False
+
+
+class SaysDoneForABatch(Bulk):
+    says_done = True
+
+
+class TurnsABatchRound(Bulk):
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        return (await super().publish_batch(messages[::-1], deliveries[::-1]))[::-1]
+
+
 class MemoryHarness(PublisherHarness):
     def __init__(self, kind: type[MemoryPublisher], timeout: float) -> None:
         self._broker = Broker()
@@ -168,6 +204,10 @@ class TestASoundPublisherPasses(Memory):
     pass
 
 
+class TestASoundPublisherOfBatchesPasses(Memory):
+    kind = Bulk
+
+
 TESTS = sorted(name for name in dir(Memory) if name.startswith("test_"))
 
 
@@ -196,6 +236,9 @@ def failures(kind: type[MemoryPublisher], monkeypatch: pytest.MonkeyPatch) -> se
         (RefusesRepeats, "test_the_same_message_twice_is_success"),
         (NeverRecovers, "test_never_reached_is_retryable_and_later_it_delivers"),
         (CannotReopen, "test_closed_and_opened_again_it_delivers"),
+        (GoesOnBehindAFailure, "test_in_a_batch_a_failure_stops_its_key_and_nothing_else"),
+        (SaysDoneForABatch, "test_a_batch_for_a_stopped_destination_is_retryable"),
+        (TurnsABatchRound, "test_a_batch_that_is_acknowledged_arrives_and_its_keys_in_order"),
     ],
 )
 def test_a_planted_fault_is_found(

@@ -35,7 +35,7 @@ from fencepost.core.records import Message
 from fencepost.errors import Permanent, Retryable
 from fencepost.publishers import headers as names
 from fencepost.publishers.base import Delivery
-from fencepost.publishers.callable import Invocable, as_publisher
+from fencepost.publishers.callable import Invocable, as_publisher, checked_outcomes
 from fencepost.testing.samples import sample_delivery, sample_message
 
 FREE_TEXTS: Mapping[str, str] = {
@@ -183,6 +183,24 @@ class Rig:
         result = await asyncio.to_thread(self.publisher.call, message, delivery)
         if inspect.isawaitable(result):
             await result
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the publisher has `publish_batch`; the suite tries it then."""
+        return self.publisher.call_batch is not None
+
+    async def publish_batch(self, messages: Sequence[Message]) -> Sequence[BaseException | None]:
+        """Publish as the dispatcher does, and check that there is an outcome for each message."""
+        call = self.publisher.call_batch
+        assert call is not None, "the publisher has no publish_batch"
+        deliveries = [sample_delivery() for _ in messages]
+        if self.publisher.is_batch_async:
+            outcomes = await call(messages, deliveries)
+        else:
+            outcomes = await asyncio.to_thread(call, messages, deliveries)
+            if inspect.isawaitable(outcomes):
+                outcomes = await outcomes
+        return checked_outcomes(outcomes, len(messages))
 
     async def refused(self, message: Message, delivery: Delivery | None = None, *, within: float) -> Retryable:
         """Publish, and check that it ends as a retryable failure within so many seconds."""
@@ -348,6 +366,45 @@ class PublisherConformance(ABC):
         assert [result for result in results if not isinstance(result, Permanent)] == [None] * 20
         for message in good:
             await rig.arrived(message)
+
+    @scenario()
+    async def test_a_batch_that_is_acknowledged_arrives_and_its_keys_in_order(self, rig: Rig) -> None:
+        if not rig.takes_batches:
+            return
+        keys = (None, "a", "b")
+        batch = [sample_message(id=number, ordering_key=keys[number % 3]) for number in range(60)]
+        assert list(await rig.publish_batch(batch)) == [None] * 60
+        places = {one.message_id: place for place, one in enumerate(await rig.harness.received())}
+        for key in keys:
+            arrived = [places[one.message_id] for one in batch if one.ordering_key == key]
+            assert key is None or arrived == sorted(arrived), f"the messages of key {key} arrived out of order"
+
+    @scenario(needs="too_large")
+    async def test_in_a_batch_a_failure_stops_its_key_and_nothing_else(self, rig: Rig) -> None:
+        if not rig.takes_batches:
+            return
+        first, behind = (sample_message(id=number, ordering_key="k") for number in (1, 3))
+        bad = sample_message(id=2, ordering_key="k", payload=rig.harness.too_large())
+        other, unordered = sample_message(id=4, ordering_key="other"), sample_message(id=5)
+        outcomes = await rig.publish_batch([first, bad, behind, other, unordered])
+        assert isinstance(outcomes[1], Permanent), outcomes[1]
+        assert outcomes[2] is not None, "reported as delivered behind a failure of its key"
+        assert [outcomes[0], *outcomes[3:]] == [None] * 3
+        for message in (first, other, unordered):
+            await rig.arrived(message)
+        received = {one.message_id for one in await rig.harness.received()}
+        assert behind.message_id not in received, "published behind a failure of its key"
+
+    @scenario(needs="stop")
+    async def test_a_batch_for_a_stopped_destination_is_retryable(self, rig: Rig) -> None:
+        if not rig.takes_batches:
+            return
+        await rig.harness.stop()
+        try:
+            outcomes = await rig.publish_batch([sample_message(id=number) for number in range(5)])
+        except Retryable:
+            return  # for all of them
+        assert all(isinstance(outcome, Retryable) for outcome in outcomes), outcomes
 
     @scenario()
     async def test_the_same_message_twice_is_success(self, rig: Rig) -> None:
