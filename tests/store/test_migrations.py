@@ -262,7 +262,7 @@ def test_two_outboxes_in_one_database_do_not_meet(db: Connection, outbox: Outbox
 # --- what is in the way ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["outbox", "outbox_audit", "outbox_migration"])
+@pytest.mark.parametrize("name", ["outbox", "outbox_audit", "outbox_migration", "outbox_queue", "outbox_key"])
 @pytest.mark.parametrize("kind", ["TABLE {} (id int, version int)", "VIEW {} AS SELECT 1 AS id"])
 def test_somebody_elses_table_is_left_alone(db: Connection, outbox: Outbox, name: str, kind: str) -> None:
     db.execute(f"CREATE SCHEMA {outbox.schema_name}")
@@ -320,6 +320,8 @@ DAMAGE = {
     "ALTER TABLE outbox ALTER payload TYPE jsonb": "column payload is jsonb, expected json",
     "ALTER TABLE outbox RENAME TO elsewhere": '"outbox" is missing',
     "DROP TABLE outbox_audit": '"outbox_audit" is missing',
+    "DROP TABLE outbox_queue": '"outbox_queue" is missing',
+    "DROP TABLE outbox_key": '"outbox_key" is missing',
     "DROP TABLE outbox_migration": "do not exist",
     "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ready'::regclass": "ready is invalid",
 }

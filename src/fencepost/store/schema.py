@@ -212,6 +212,8 @@ def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
         marks["migration"]: found.migration and not found.migration_is_ours,
         marks["outbox"]: found.outbox and not found.migration,
         marks["audit"]: found.audit and not found.migration,
+        marks["queue"]: found.queue and not found.migration,
+        marks["key"]: found.key and not found.migration,
     }
     _refuse_foreign(foreign)
 
