@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fencepost import Defer, Delivery, Message, Permanent, Retryable, Route
+from fencepost import Defer, Delivery, Message, Permanent, Retryable, Route, UnexpectedFailure
 from fencepost.errors import ConfigError
 from fencepost.publishers.callable import as_publisher
 from tests.runtime.box import Box, running, until
@@ -171,19 +171,16 @@ async def test_after_a_time_out_a_key_s_followers_are_unknown_as_well(box: Box) 
 
 async def test_a_line_behind_slots_that_all_hang_is_left_to_other_workers(box: Box) -> None:
     gate = threading.Event()
-    calls: list[int] = []
 
     def publish(message: Message) -> None:
-        calls.append(message.id)
         if message.event_type == "hang":
             gate.wait()
 
+    box.enqueue(40)  # so that it knows its publishes as fast, and claims ahead
+    hanging = box.enqueue(2, event_type="hang")
+    later = box.enqueue(6)
     hung = box.dispatcher(publish, publish_timeout=SHORT, max_attempts=1, concurrency=2, owner="hung")
     async with running(hung):
-        warm_up = box.enqueue(40)  # so that it knows its publishes as fast, and claims ahead
-        await until(lambda: states(box, warm_up) == [("done", 1)] * 40)
-        hanging = box.enqueue(2, event_type="hang")
-        later = box.enqueue(6)
         await until(lambda: states(box, hanging) == [("dead", 1)] * 2)
         async with running(box.dispatcher(Batches(), owner="healthy")):
             await until(lambda: states(box, later) == [("done", 1)] * 6)
@@ -257,6 +254,17 @@ async def test_a_batch_that_swallows_its_cancellation_is_given_up_on(box: Box) -
         await until(lambda: states(box, more) == [("done", 1)] * 5)
         release.set()
     assert states(box, ids) == [("dead", 1)] * 2
+
+
+async def test_on_unexpected_stop_ends_the_run_after_the_batch_was_written(box: Box) -> None:
+    ids = box.enqueue(3)
+    k = box.enqueue(3, ordering_key="k")
+    publisher = Batches({ids[1]: [ZeroDivisionError("boom")], k[0]: [Retryable("no")], k[1]: [Retryable("no")]})
+    with pytest.raises(UnexpectedFailure, match="ZeroDivisionError"):
+        await box.dispatcher(publisher, on_unexpected="stop", notify=False).run(handle_signals=False)
+    assert states(box, ids) == [("done", 1), ("pending", 1), ("done", 1)]
+    # The last one was published before the two in front of it, and comes again in its turn.
+    assert states(box, k) == [("pending", 1), ("pending", 0), ("pending", 1)]
 
 
 # --- shapes ----------------------------------------------------------------------------------------------

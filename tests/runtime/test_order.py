@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 
 from fencepost import Defer, Delivery, Message, Permanent, Retryable
 from fencepost.runtime import reaper
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, locked, running, until
 from tests.runtime.journal import SHORT, Journal, Step, hangs, waits_for
 
 LONG_POLL = timedelta(seconds=5)
@@ -267,6 +268,22 @@ async def test_a_message_put_back_by_hand_comes_before_the_one_in_flight(box: Bo
     assert rows[0]["done_at"] <= rows[1]["done_at"]
     # The second one, too late in the first round, was published again in its turn.
     assert journal.started == [ids[0], ids[1], ids[0], ids[1]]
+
+
+@pytest.mark.parametrize("place", [0, 3])
+async def test_a_row_that_somebody_locks_holds_up_its_key_from_there_on_and_nothing_else(
+    box: Box, place: int
+) -> None:
+    ids = box.enqueue(6, ordering_key="k")
+    journal = Journal()
+    async with contextlib.AsyncExitStack() as stack:
+        with locked(box, ids[place]):
+            await stack.enter_async_context(running(box.dispatcher(journal, batch=10)))
+            others = box.enqueue(10, ordering_key="other") + box.enqueue(10)
+            await all_done(box, others + ids[:place])
+            assert [each for each in journal.started if each in ids] == ids[:place]
+        await all_done(box, ids)
+    assert journal.first_acceptances("k") == ids
 
 
 # --- stops and slow keys ---------------------------------------------------------------------------------

@@ -215,11 +215,9 @@ async def test_fast_publishes_are_claimed_ahead(box: Box) -> None:
         if message.event_type == "wait":
             await gate.wait()
 
-    dispatcher = box.dispatcher(publish, concurrency=10, batch=5, **LONG)
-    async with running(dispatcher):
-        box.enqueue(60)
-        await until(lambda: box.statuses() == {"done": 60})
-        box.enqueue(50, event_type="wait")
+    box.enqueue(60)
+    box.enqueue(50, event_type="wait")
+    async with running(box.dispatcher(publish, concurrency=10, batch=5, **LONG)):
         # Ten are being published, and a batch of five stands in line.
         await until(lambda: box.statuses().get("processing") == 15)
         await asyncio.sleep(0.1)

@@ -197,18 +197,14 @@ async def test_settings_that_cannot_work_here_are_said_once_and_others_go_on(
 async def test_a_pause_gives_back_what_is_in_line_and_lets_what_runs_end(box: Box) -> None:
     set_queue(box, "mail", concurrency=5)
     gate = Gate()
-    slow = False
 
     async def publish(message: Message) -> None:
-        if slow and message.queue == "mail":
+        if message.event_type == "slow":
             await gate.publish(message)
 
-    dispatcher = box.dispatcher(publish, **LONG)
-    async with running(dispatcher):
-        warm_up = box.enqueue(60, queue="mail")  # fast publishes, so that it claims ahead
-        await until(lambda: many(box, "mail") == len(warm_up))
-        slow = True
-        ids = box.enqueue(30, queue="mail")
+    box.enqueue(60, queue="mail")  # fast publishes, so that it claims ahead
+    ids = box.enqueue(30, event_type="slow", queue="mail")
+    async with running(box.dispatcher(publish, **LONG)):
         await until(lambda: gate.under_way["mail"] == 5 and many(box, "mail", "processing") > 5)
         box.outbox.pause_queue(box.conn, "mail", "ann")
         await until(lambda: many(box, "mail", "processing") == 5)
