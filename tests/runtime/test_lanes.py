@@ -99,16 +99,16 @@ def lane(width: int) -> Lane:
 def test_before_publishes_are_known_to_be_fast_nothing_is_claimed_ahead() -> None:
     assert slots(10).claimable(100, 0, 0.0) == 10
     fast = slots(10)
-    fast.paced(0.001)
+    fast.paced(0.001, 1)
     assert fast.claimable(100, 0, 0.0) == 20
     assert fast.claimable(4, 0, 0.0) == 14  # a batch ahead, or as many as have slots
 
 
 def test_slow_publishes_are_not_claimed_ahead() -> None:
     slow = slots(10)
-    slow.paced(0.0)
+    slow.paced(0.0, 1)
     for _ in range(10):
-        slow.paced(2 * FAST)
+        slow.paced(2 * FAST, 1)
     assert slow.claimable(100, 0, 0.0) == 10
     slow.taken = 10
     assert slow.claimable(100, 0, 0.0) == 0
@@ -118,10 +118,10 @@ def test_the_longest_run_takes_about_a_second() -> None:
     some = slots(10)
     for seconds in (0.001, 0.1, 0.5, 3.0):
         for _ in range(60):
-            some.paced(seconds)
+            some.paced(seconds, 1)
         assert some.longest_run == max(1, int(LONGEST_RUN_SECONDS / seconds)) or seconds < 0.01
     for _ in range(100):
-        some.paced(0.0)
+        some.paced(0.0, 1)
     assert 100 <= some.longest_run <= 10_000
 
 
@@ -138,7 +138,7 @@ def test_a_little_room_lingers_for_more_and_then_is_used() -> None:
 
 def test_what_is_in_line_or_unwritten_takes_room() -> None:
     some = slots(10)
-    some.paced(0.0)
+    some.paced(0.0, 1)
     some.line.append(lane(5))
     assert some.claimable(100, 0, 0.0) == 15
     assert some.claimable(100, 10, 0.0) == 0
@@ -166,7 +166,7 @@ def test_beside_publishes_that_do_not_end_others_go_on_until_these_hold_every_sl
     some.threads.abandoned = 2
     assert some.is_stuck
     assert not some.fits(lane(1))
-    some.paced(0.0)
+    some.paced(0.0, 1)
     assert some.claimable(100, 0, 0.0) == 0
 
 
@@ -379,3 +379,12 @@ def test_queues_that_are_gone_are_forgotten() -> None:
     assert len(some._floors) < 20
     assert len(some._pass) < 20
     assert len(some._recent) < 20
+
+
+def test_the_run_of_a_key_is_as_long_as_a_batch_publisher_is_fast() -> None:
+    """A hundred messages in half a second are five milliseconds each."""
+    some = slots(limit=100)
+    for _ in range(50):
+        some.paced(0.5, 100)
+    assert 150 < some.longest_run <= 200
+    assert some.claimable(batch=100, unwritten=0, now=0.0) == 100, "a batch ahead would wait for half a second"

@@ -23,6 +23,8 @@ class Counters:
     lost_leases: int = 0
     delivered_but_lost: int = 0
     """Published, then found the lease lost: the message may be delivered twice, or stand as dead."""
+    out_of_turn: int = 0
+    """Published, then given back, since an earlier message of its key was lost: it will be delivered twice."""
     unexpected: int = 0
     timed_out: int = 0
     hung_threads: int = 0

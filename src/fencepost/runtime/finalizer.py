@@ -98,6 +98,8 @@ class Finalizer:
         for holding, action in batch:
             if holding.claimed.id in written.lost:
                 self._report_lost(holding, action)
+            elif holding.claimed.id in written.out_of_turn:
+                self._report_out_of_turn(holding)
             elif action is DONE:
                 self._counters.delivered += 1
             else:
@@ -134,6 +136,16 @@ class Finalizer:
             holding.claimed.token,
             holding.claimed.attempt,
             ". It was published here: it may arrive twice, or stand as dead though delivered" if delivered else "",
+        )
+
+    def _report_out_of_turn(self, holding: Holding) -> None:
+        self._counters.out_of_turn += 1
+        log.warning(
+            "message %d (token %d, attempt %d) was published, but an earlier message of its key was lost and is "
+            "open again: given back, to be published once more in its turn",
+            holding.claimed.id,
+            holding.claimed.token,
+            holding.claimed.attempt,
         )
 
     def _count(self, holding: Holding, action: Action) -> None:

@@ -119,7 +119,7 @@ class Flight:
 
     def _begin(self, slots: Slots, lane: Lane) -> None:
         slots.taken += lane.width
-        # A task that is cancelled before its first step never runs, so `_cancel` waits for that step.
+        # A task that is cancelled before its first step never runs: `cut_off` lets it begin, and it looks there.
         self._tasks[asyncio.create_task(self._fly(slots, lane))] = lane
 
     def _ended(self, slots: Slots, lane: Lane) -> None:
@@ -252,7 +252,8 @@ class Flight:
                 await self._fly_at_once(slots, lane, lane.bulk)
         finally:
             if began is not None:
-                slots.paced((time.monotonic() - began) / max(1, lane.landed))
+                publishes = 1 if lane.bulk is not None else max(1, lane.landed)
+                slots.paced((time.monotonic() - began) / publishes, lane.width)
             self._ended(slots, lane)
 
     async def _fly_in_turn(self, slots: Slots, lane: Lane) -> None:

@@ -124,7 +124,7 @@ class Slots:
         """How many of the taken ones stay taken by publishes that were given up on."""
         self.short_since: float | None = None
         """Since when it has had room for less than a batch, and nothing in line."""
-        self._pace = _FIRST_GUESS
+        self._pace = self._each = _FIRST_GUESS  # seconds of a publish, and of a message
         self._begun = 0
 
     @property
@@ -133,16 +133,17 @@ class Slots:
 
     @property
     def longest_run(self) -> int:
-        return max(1, int(LONGEST_RUN_SECONDS / self._pace))
+        return max(1, int(LONGEST_RUN_SECONDS / self._each))
 
     def is_watched(self) -> bool:
         """Tell whether to take the time of the next lane: of one in eight, and of the first ones."""
         self._begun += 1
         return self._begun % _ONE_IN == 0 or self._begun < _ONE_IN
 
-    def paced(self, seconds: float) -> None:
-        """Note how long a publish took."""
+    def paced(self, seconds: float, messages: int) -> None:
+        """Note how long a publish took, and how many messages went out with it."""
         self._pace += _WEIGHT_OF_THE_LAST * (max(seconds, 0.0001) - self._pace)
+        self._each += _WEIGHT_OF_THE_LAST * (max(seconds / messages, 0.0001) - self._each)
 
     def fits(self, lane: Lane) -> bool:
         if self.taken + self.threads.abandoned + lane.width <= self.limit:

@@ -16,9 +16,10 @@ Decided = tuple[Claimed, Action]
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """The ids whose lease was lost, and how many parked messages came to their turn."""
+    """What came of a batch; see `fencepost.store.outbox.Closed`."""
 
     lost: frozenset[int]
+    out_of_turn: frozenset[int] = frozenset()
     promoted: int = 0
 
 
@@ -53,4 +54,4 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
     lost |= yield from outbox.reschedule(catalog, rescheduled)
     lost |= yield from outbox.mark_dead(catalog, buried)
     lost |= yield from outbox.release(catalog, released)
-    return Finalized(lost, closed.promoted)
+    return Finalized(lost, closed.out_of_turn, closed.promoted)

@@ -320,15 +320,23 @@ def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The ids whose lease was lost, and how many parked messages came to their turn."""
+    """What came of closing messages.
+
+    Args:
+        lost: the ids whose lease was lost, of which nothing was changed.
+        out_of_turn: ids given back, since an earlier message of their key was lost and is open again.
+        promoted: how many parked messages came to their turn.
+    """
 
     lost: frozenset[int]
+    out_of_turn: frozenset[int] = frozenset()
     promoted: int = 0
 
 
 def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
-    """Finalize as delivered; return the ids whose lease is lost."""
-    return (yield from close_delivered(catalog, claimed)).lost
+    """Finalize as delivered; return the ids whose lease is lost, or that were out of their turn."""
+    closed = yield from close_delivered(catalog, claimed)
+    return closed.lost | closed.out_of_turn
 
 
 def close_delivered(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[Closed]:
@@ -336,18 +344,19 @@ def close_delivered(catalog: Catalog, claimed: Collection[Claimed]) -> Operation
 
     Ordered messages need a transaction around it: their keys are locked, and what is parked behind them promoted.
     """
+    unordered = [each for each in claimed if each.message.ordering_key is None]
     kept: set[int] = set()
-    promoted = 0
-    for token, ids in _by_token(each for each in claimed if each.message.ordering_key is None):
+    for token, ids in _by_token(unordered):
         kept |= yield from _finalize(catalog, "mark_done", ids, token, {}, State.DONE, Outcome.DELIVERED)
+    missing = lost((each.id for each in unordered), kept)
     ordered = [each for each in claimed if each.message.ordering_key is not None]
-    if ordered:
-        in_turn, promoted = yield from _close_ordered(catalog, ordered)
-        kept |= in_turn
-    return Closed(lost((each.id for each in claimed), kept), promoted)
+    if not ordered:
+        return Closed(missing)
+    closed = yield from _close_ordered(catalog, ordered)
+    return Closed(missing | closed.lost, closed.out_of_turn, closed.promoted)
 
 
-def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[tuple[set[int], int]]:
+def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[Closed]:
     keys = {(each.message.queue, each.message.ordering_key or "") for each in claimed}
     yield from order.lock_for_finalize(catalog, keys)
     tokens = {each.id: each.token for each in claimed}
@@ -359,8 +368,10 @@ def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[tu
         kept |= yield from _standing(catalog, absent, token, State.DONE, Outcome.DELIVERED)
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
     # It was published, so its attempt counts, and goes back to be published in its turn.
-    yield from release(catalog, [each for each in missing if each.id not in kept], refund_attempt=False)
-    return kept, (yield from order.promote(catalog, keys))
+    left = [each for each in missing if each.id not in kept]
+    gone = yield from release(catalog, left, refund_attempt=False)
+    promoted = yield from order.promote(catalog, keys)
+    return Closed(gone, frozenset(each.id for each in left) - gone, promoted)
 
 
 @dataclass(frozen=True, slots=True)
