@@ -483,7 +483,7 @@ async def test_nothing_of_a_key_is_published_behind_one_that_is_known_to_be_lost
     other = box.enqueue(2, ordering_key="other")
     publisher = Batches()
     async with box.dispatcher(publisher, notify=False) as dispatcher:
-        batch = await dispatcher._claim()
+        batch = await dispatcher._claim(dispatcher._claimer.next)
         box.expire(k[1])
         batch.holdings[1].lost.set()
         await dispatcher._start(batch)

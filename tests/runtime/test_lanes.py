@@ -100,8 +100,8 @@ def test_before_publishes_are_known_to_be_fast_nothing_is_claimed_ahead() -> Non
     assert slots(10).claimable(100, 0, 0.0) == 10
     fast = slots(10)
     fast.paced(0.001, 1)
-    assert fast.claimable(100, 0, 0.0) == 20
-    assert fast.claimable(4, 0, 0.0) == 14  # a batch ahead, or as many as have slots
+    assert fast.claimable(100, 0, 0.0) == 30
+    assert fast.claimable(4, 0, 0.0) == 18  # two batches ahead, or as many as have slots
 
 
 def test_slow_publishes_are_not_claimed_ahead() -> None:
@@ -140,9 +140,9 @@ def test_what_is_in_line_or_unwritten_takes_room() -> None:
     some = slots(10)
     some.paced(0.0, 1)
     some.line.append(lane(5))
-    assert some.claimable(100, 0, 0.0) == 15
-    assert some.claimable(100, 10, 0.0) == 0
-    some.taken = 10
+    assert some.claimable(100, 0, 0.0) == 25
+    assert some.claimable(100, 20, 0.0) == 0
+    some.taken = 20
     assert some.claimable(100, 0, 0.0) == 0  # there is something to do: no lingering for the rest
     assert some.short_since is None
 
@@ -243,7 +243,7 @@ def serve(some: Queues, many: int, batch: int = 10) -> Counter[str]:
     served: Counter[str] = Counter()
     for _ in range(many):
         first = next(some.in_turn())
-        some.served(first, batch, 0.0)
+        some.charge(first, batch)
         served[first.queue] += 1
     return served
 
@@ -261,7 +261,7 @@ def test_what_counts_are_messages_not_turns() -> None:
     for _ in range(110):
         first = next(some.in_turn())
         many = 10 if first.queue == "large" else 1
-        some.served(first, many, 0.0)
+        some.charge(first, many)
         taken[first.queue] += many
     assert abs(taken["large"] - taken["small"]) <= 10
 
@@ -286,7 +286,7 @@ def test_who_comes_back_after_a_rest_neither_catches_up_nor_waits() -> None:
 def test_who_had_more_than_its_share_pays_for_it_when_it_comes_back_soon() -> None:
     some = queues()
     some.found_due(["a", "b"])
-    some.served(some.terms("a"), 100, 0.0)
+    some.charge(some.terms("a"), 100)
     some.is_empty(some.terms("a"))
     some.found_due(["a", "b"])
     assert next(some.in_turn()).queue == "b"
@@ -348,7 +348,7 @@ def test_the_shortest_lease_is_that_of_any_queue_that_is_served() -> None:
 def test_queues_that_had_something_a_short_while_ago_are_taken_for_due() -> None:
     some = queues()
     some.found_due(["a", "b"])
-    some.served(some.terms("a"), 5, 100.0)
+    some.is_active(some.terms("a"), 100.0)
     some.found_due([])
     some.guess_due(100.0 + RECENT_SECONDS / 2)
     assert some.due == ["a"]
@@ -362,7 +362,7 @@ def test_with_many_recent_queues_there_is_no_guess() -> None:
     names = [f"q{n}" for n in range(MOST_GUESSES + 1)]
     some.found_due(names)
     for name in names:
-        some.served(some.terms(name), 1, 100.0)
+        some.is_active(some.terms(name), 100.0)
     some.found_due([])
     some.guess_due(101.0)
     assert some.due == []
@@ -373,7 +373,7 @@ def test_queues_that_are_gone_are_forgotten() -> None:
     for n in range(1_000):
         some.found_due([f"q{n}"])
         some.floor(f"q{n}").looked(0, 1, 0.0, 0.0)
-        some.served(some.terms(f"q{n}"), 1, float(n))
+        some.is_active(some.terms(f"q{n}"), float(n))
         some.found_due([])
         some.guess_due(float(n))
     assert len(some._floors) < 20
@@ -387,4 +387,4 @@ def test_the_run_of_a_key_is_as_long_as_a_batch_publisher_is_fast() -> None:
     for _ in range(50):
         some.paced(0.5, 100)
     assert 150 < some.longest_run <= 200
-    assert some.claimable(batch=100, unwritten=0, now=0.0) == 100, "a batch ahead would wait for half a second"
+    assert some.claimable(batch=100, unwritten=0, now=0.0) == 100, "batches ahead would wait for half a second"

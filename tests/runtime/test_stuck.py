@@ -268,7 +268,7 @@ async def test_a_message_known_to_be_lost_is_not_published(box: Box) -> None:
         published.append(message.id)
 
     async with box.dispatcher(publish, notify=False) as dispatcher:
-        batch = await dispatcher._claim()
+        batch = await dispatcher._claim(dispatcher._claimer.next)
         box.expire(row_id)
         (stolen,) = box.outbox.claim(box.conn, "thief")
         batch.holdings[0].lost.set()

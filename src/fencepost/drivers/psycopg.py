@@ -60,7 +60,7 @@ class PsycopgDriver:
         with _Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(*_raw(statement))
             self._settle()
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _has_rows(cursor) else []
 
     def commits_alone(self) -> bool:
         self._settle()
@@ -83,7 +83,7 @@ class AsyncPsycopgDriver:
         async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(*_raw(statement))
             await self._settle()
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _has_rows(cursor) else []
 
     async def commits_alone(self) -> bool:
         await self._settle()
@@ -131,6 +131,11 @@ def commits_alone(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[
 def in_pipeline(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Tell whether results and the state of the transaction are behind what was sent."""
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
+
+
+def _has_rows(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> bool:
+    # (``description`` would make an object of each column.)
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _raw(statement: Statement) -> tuple[bytes, tuple[Any, ...] | None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ class Batch:
     """Nothing was taken, but more is to be had at once."""
     no_room: bool = False
     """Something may be due, and there is no room for it."""
+    is_full: bool = False
+    """As many were taken as asked for: there is probably more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class Claimer:
     """Claims for one dispatcher.
 
     Args:
+        link: for `next`.
+        ahead_link: for `more`, beside it.
         room: what can be taken of a queue just now.
         wakeup: tells whether there was a notice.
         on_settings: called when the queues' settings were read.
@@ -81,6 +86,7 @@ class Claimer:
     def __init__(
         self,
         link: Link,
+        ahead_link: Link,
         catalog: Catalog,
         settings: DispatcherSettings,
         counters: Counters,
@@ -89,7 +95,8 @@ class Claimer:
         wakeup: Wakeup,
         on_settings: Callable[[], None],
     ) -> None:
-        self._link, self._catalog, self._settings, self._counters = link, catalog, settings, counters
+        self._link, self._ahead_link = link, ahead_link
+        self._catalog, self._settings, self._counters = catalog, settings, counters
         self._queues, self._room, self._on_settings = queues, room, on_settings
         self._wakeup = wakeup
         self._rotation = store.Rotation()
@@ -107,7 +114,8 @@ class Claimer:
         self._owes_normal = random.random() < 0.5  # noqa: S311 - a turn, not a secret
         self._largest = settings.batch
         self._survived = 0
-        self._sent_at = 0.0
+        self._asked: Counter[str] = Counter()
+        """Messages of each queue that claims ask for just now."""
 
     @property
     def is_waiting(self) -> bool:
@@ -135,6 +143,10 @@ class Claimer:
             return await self.next()
         return batch
 
+    async def more(self) -> Batch:
+        """Claim a normal batch of what is known to be due, beside `next`, over a connection of its own."""
+        return await self._claim_in_turn(self._ahead_link)
+
     def shrink(self) -> None:
         """Claim less: an answer did not come, or came late, perhaps since it was too large for its time limit."""
         self._largest = max(1, self._largest // 4)
@@ -147,24 +159,25 @@ class Claimer:
     # --- normal batches ----------------------------------------------------------------------------------
 
     async def _claim_normal(self) -> Batch:
-        batch = await self._claim_in_turn()
+        batch = await self._claim_in_turn(self._link)
         if self._is_guess and not (batch.holdings or batch.again or batch.no_room):
             await self._list_queues()
-            batch = await self._claim_in_turn()
+            batch = await self._claim_in_turn(self._link)
         return batch
 
-    async def _claim_in_turn(self) -> Batch:
+    async def _claim_in_turn(self, link: Link) -> Batch:
         no_room = False
         for terms in self._queues.in_turn():
             if time.monotonic() - self._crowded.get(terms.queue, -PATIENCE) < PATIENCE:
                 self._waiting_since.setdefault(terms.queue, self._crowded[terms.queue])
                 continue
             room = self._room(terms)
-            if room.messages < 1:
+            wanted = min(room.messages - self._asked[terms.queue], self._largest, terms.concurrency)
+            if wanted < 1:
                 no_room = True
                 continue
             try:
-                found = await self._claim_from(terms, room)
+                found = await self._claim_from(link, terms, wanted, room.longest_run)
             except Exception:
                 # One odd row must not keep the other queues from being served.
                 log.exception(
@@ -178,34 +191,44 @@ class Claimer:
                 self._queues.is_empty(terms)
         return Batch(no_room=no_room)
 
-    async def _claim_from(self, terms: Terms, room: Room) -> Batch:
+    async def _claim_from(self, link: Link, terms: Terms, wanted: int, longest_run: int) -> Batch:
         floor = self._queues.floor(terms.queue)
         began = time.monotonic()
         scan = store.Scan(
             floor=floor.choose(began),
             park_behind_leased=began - self._waiting_since.get(terms.queue, began) >= PATIENCE,
-            longest_run=room.longest_run,
+            longest_run=longest_run,
             statements=1,
         )
-        result = await self._send(
-            terms,
-            lambda: store.claim(
-                self._catalog,
-                self._terms(terms),
-                queues=[terms.queue],
-                batch=min(room.messages, self._largest, terms.concurrency),
-                scan=scan,
-            ),
-        )
+        got = 0
+        self._asked[terms.queue] += wanted
+        self._queues.charge(terms, wanted)  # now, so that a claim beside this one looks at another queue first
+        try:
+            result, sent_at = await self._send(
+                link,
+                lambda: store.claim(
+                    self._catalog,
+                    self._terms(terms),
+                    queues=[terms.queue],
+                    batch=min(wanted, self._largest),
+                    scan=scan,
+                ),
+            )
+            got = len(result.claimed)
+        finally:
+            self._asked[terms.queue] -= wanted
+            self._queues.charge(terms, got - wanted)
         ended = time.monotonic()
-        floor.looked(scan.floor, result.lowest, self._sent_at, ended)
+        floor.looked(scan.floor, result.lowest, sent_at, ended)
         self._note_waiting(terms, result, began)
-        self._queues.served(terms, len(result.claimed), ended)
+        if got:
+            self._queues.is_active(terms, ended)
         again = result.parked + result.exhausted > 0
         if not result.claimed and not again and scan.floor and floor.may_look_everywhere(ended):
             floor.reset()
             again = True
-        return Batch(self._holdings(terms, result.claimed), again=again)
+        holdings = self._holdings(terms, result.claimed, sent_at)
+        return Batch(holdings, again=again, is_full=got == wanted)
 
     def _note_waiting(self, terms: Terms, result: store.ClaimResult, now: float) -> None:
         self._crowded.pop(terms.queue, None)
@@ -247,8 +270,8 @@ class Claimer:
     async def _suspects_of(
         self, terms: Terms, batch: int, max_reclaims: int = store.UNLIMITED, spare_attempts: int = 0
     ) -> list[Holding]:
-        result = await self._send(
-            terms,
+        result, sent_at = await self._send(
+            self._link,
             lambda: store.claim_suspects(
                 self._catalog,
                 self._terms(terms),
@@ -258,37 +281,37 @@ class Claimer:
                 spare_attempts=spare_attempts,
             ),
         )
-        return self._holdings(terms, result.claimed)
+        return self._holdings(terms, result.claimed, sent_at)
 
     # --- what both share ---------------------------------------------------------------------------------
 
-    async def _send(self, terms: Terms, make: store.MakeClaim) -> store.ClaimResult:
-        tries = 0
+    async def _send(self, link: Link, make: store.MakeClaim) -> tuple[store.ClaimResult, float]:
+        """Return what a claim took, and when it was sent."""
+        tries, sent_at = 0, 0.0
 
         def timed() -> store.ClaimOperation:
-            nonlocal tries
+            nonlocal tries, sent_at
             tries += 1
             if tries > 1:
                 self.shrink()
             # Of the try that worked: the lease is counted from before it was sent.
-            self._sent_at = time.monotonic()
+            sent_at = time.monotonic()
             return make()
 
-        result = await self._link.run(timed)
+        result = await link.run(timed)
         self._largest = min(self._settings.batch, self._largest * 2)
         self._counters.exhausted_at_claim += result.exhausted
         self._counters.claimed += len(result.claimed)
         self._counters.parked += result.parked
         self._counters.reclaimed += sum(each.reclaim_count > 0 for each in result.claimed)
-        return result
+        return result, sent_at
 
     def _terms(self, terms: Terms) -> store.ClaimTerms:
         return store.ClaimTerms(self._settings.owner, terms.lease, terms.policy.max_attempts)
 
-    def _holdings(self, terms: Terms, claimed: Sequence[Claimed]) -> list[Holding]:
-        lease = terms.lease.total_seconds()
-        window = TrustWindow(self._sent_at, lease)
-        return [Holding(each, terms, window, self._sent_at) for each in claimed]
+    def _holdings(self, terms: Terms, claimed: Sequence[Claimed], sent_at: float) -> list[Holding]:
+        window = TrustWindow(sent_at, terms.lease.total_seconds())
+        return [Holding(each, terms, window, sent_at) for each in claimed]
 
     async def _look_around(self) -> None:
         """Learn the queues' settings, and which queues have something due, where that was long ago."""

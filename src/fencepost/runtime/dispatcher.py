@@ -11,8 +11,19 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -142,6 +153,7 @@ class Dispatcher:
     async def _set_up(self, stack: AsyncExitStack) -> None:
         self._held = Held()
         self._wakeup = Wakeup()
+        self._backlog = asyncio.Event()
         self._pacing = Pacing(self._wakeup, self.settings.poll_interval.total_seconds())
         self._close_by: float | None = None
         url_opener = open_store(self._store)
@@ -180,8 +192,11 @@ class Dispatcher:
         self._flight = Flight(
             self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._pacing.room
         )
+        self._ahead_link = Link(url, self._catalog, self._limits, "claim ahead", self._count_reconnect)
+        stack.push_async_callback(self._ahead_link.close)
         self._claimer = Claimer(
             claim_link,
+            self._ahead_link,
             self._catalog,
             self.settings,
             self.counters,
@@ -217,8 +232,8 @@ class Dispatcher:
             # No lock and no wait of ours may outlive the shortest lease.
             self._shortest_lease = self._queues.shortest_lease
             self._limits = Limits.below(timedelta(seconds=self._shortest_lease))
-            self._claim_link.limit(self._limits)
-            self._finalize_link.limit(self._limits)
+            for link in (self._claim_link, self._ahead_link, self._finalize_link):
+                link.limit(self._limits)
             self._heartbeat.hurry()
 
     @contextlib.asynccontextmanager
@@ -262,9 +277,9 @@ class Dispatcher:
             if self._stop.asked.is_set():
                 self._raise_unexpected()
                 return 0
-            batch = await self._claim()
+            batch = await self._claim(self._claimer.next)
             while batch.again and not self._stop.asked.is_set():
-                batch = await self._claim()
+                batch = await self._claim(self._claimer.next)
             await self._start(batch)
             await self._flight.landed()
             await self._finalizer.drained()
@@ -325,9 +340,12 @@ class Dispatcher:
         self._stop.ask()
 
     async def _run_until_stopped(self) -> bool:
-        loop = asyncio.create_task(self._claim_until_stopped(), name="claim")
+        loops = {
+            asyncio.create_task(self._claim_until_stopped(), name="claim"): self._claim_link,
+            asyncio.create_task(self._claim_ahead(), name="claim ahead"): self._ahead_link,
+        }
         cancelled: asyncio.CancelledError | None = None
-        watched = [loop, *self._background]
+        watched = [*loops, *self._background]
         asked = asyncio.create_task(self._stop.asked.wait())
         try:
             await asyncio.wait([asked, *watched], return_when=asyncio.FIRST_COMPLETED)
@@ -335,8 +353,9 @@ class Dispatcher:
             cancelled = error
         self._stop.asked.set()
         self._pacing.stop()
+        self._backlog.set()
         self._flight.wake()
-        drain = asyncio.create_task(self._drain(loop))
+        drain = asyncio.create_task(self._drain(loops))
         while not drain.done():
             try:
                 await asyncio.shield(drain)
@@ -354,19 +373,32 @@ class Dispatcher:
             batch = await self._claim_and_survive()
             if batch.holdings:
                 self._pacing.found()
+                if batch.is_full:
+                    self._backlog.set()
                 await self._start(batch)
             elif not batch.again and not self._stop.asked.is_set():
                 await self._pacing.wait(batch, lingers=self._flight.is_lingering, waits=self._claimer.is_waiting)
 
-    async def _claim_and_survive(self) -> Batch:
+    async def _claim_ahead(self) -> None:
+        """Where there is a backlog, claim a batch while another one is being unpacked and started."""
+        while not self._stop.asked.is_set():
+            await self._backlog.wait()
+            if self._stop.asked.is_set():
+                return
+            batch = await self._claim_and_survive(self._claimer.more)
+            self._flight.start(batch.holdings)
+            if not batch.is_full:
+                self._backlog.clear()
+
+    async def _claim_and_survive(self, claim: Callable[[], Awaitable[Batch]] | None = None) -> Batch:
         try:
-            return await self._claim()
+            return await self._claim(claim or self._claimer.next)
         except Exception as error:
             log.exception("a claim failed in a way that is not understood: %s; trying again", describe(error))
             return Batch()
 
-    async def _claim(self) -> Batch:
-        batch = await self._claimer.next()
+    async def _claim(self, claim: Callable[[], Awaitable[Batch]]) -> Batch:
+        batch = await claim()
         self._held.add(batch.holdings)
         now = time.monotonic()
         late = [each for each in batch.holdings if each.window.remaining(now) <= each.terms.publish_timeout]
@@ -376,7 +408,7 @@ class Dispatcher:
             self._claimer.shrink()
             for holding in late:
                 self._flight.finish(holding, Unstarted())
-            return Batch([holding for holding in batch.holdings if holding not in late], batch.alone)
+            return replace(batch, holdings=[each for each in batch.holdings if each not in late])
         return batch
 
     async def _start(self, batch: Batch) -> None:
@@ -415,15 +447,16 @@ class Dispatcher:
 
     # --- stopping ----------------------------------------------------------------------------------------
 
-    async def _drain(self, claim_loop: asyncio.Task[None]) -> bool:
+    async def _drain(self, claim_loops: Mapping[asyncio.Task[None], Link]) -> bool:
         """Finish what is in flight within the grace time; return whether everything was finished."""
         deadline = time.monotonic() + self.settings.grace.total_seconds()
         self._close_by = deadline
-        drained = await self._within(deadline, self._drain_calmly(claim_loop))
+        drained = await self._within(deadline, self._drain_calmly(claim_loops))
         if drained:
             return True
         last = time.monotonic() + EXIT_RESERVE
-        claim_loop.cancel()
+        for loop in claim_loops:
+            loop.cancel()
         await self._flight.cut_off(patience=EXIT_RESERVE / 3)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, last - time.monotonic())):
@@ -431,11 +464,12 @@ class Dispatcher:
         log.warning("the grace time ended before everything in flight was finished")
         return False
 
-    async def _drain_calmly(self, claim_loop: asyncio.Task[None]) -> None:
-        while not claim_loop.done():
-            if self._claim_link.is_out_of_reach:
-                claim_loop.cancel()  # it would try for as long as the database is gone, and holds nothing
-            await asyncio.wait([claim_loop], timeout=0.05)
+    async def _drain_calmly(self, claim_loops: Mapping[asyncio.Task[None], Link]) -> None:
+        while running := [loop for loop in claim_loops if not loop.done()]:
+            for loop in running:
+                if claim_loops[loop].is_out_of_reach:
+                    loop.cancel()  # it would try for as long as the database is gone, and holds nothing
+            await asyncio.wait(running, timeout=0.05)
         self._flight.release_line()
         await self._flight.landed()
         # What is still held now was given up on, or lost by a fault of ours: not left to its lease either way.

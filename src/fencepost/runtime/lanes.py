@@ -14,9 +14,12 @@ from fencepost.runtime.routes import Router
 LINGER = 0.01
 """Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""
 
+BATCHES_AHEAD = 2
+"""Batches that are claimed ahead of their turn: one that waits, and one that is being claimed beside it."""
+
 FAST = 0.1
-"""Seconds that a publish takes on average, below which a batch is claimed ahead of its turn: what is claimed
-ahead then waits no longer than about that, far less than any lease."""
+"""Seconds that a publish takes on average, below which batches are claimed ahead: what is claimed ahead then waits
+no longer than about twice that, far less than any lease."""
 
 LONGEST_RUN_SECONDS = 1.0
 """How long the run of one ordering key may take to publish, about."""
@@ -177,6 +180,6 @@ class Slots:
         return not self.line or self._free(batch) >= min(batch, self.limit)
 
     def _free(self, batch: int) -> int:
-        ahead = batch if self._pace < FAST and not self.is_stuck else 0
+        ahead = BATCHES_AHEAD * min(batch, self.limit) if self._pace < FAST and not self.is_stuck else 0
         in_line = sum(lane.width for lane in self.line)
-        return self.limit + min(ahead, self.limit) - self.taken - self.threads.abandoned - in_line
+        return self.limit + ahead - self.taken - self.threads.abandoned - in_line

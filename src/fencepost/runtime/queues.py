@@ -113,12 +113,14 @@ class Queues:
             if queue in self._due:
                 yield self.terms(queue)
 
-    def served(self, terms: Terms, messages: int, now: float) -> None:
-        """Charge a queue for what was taken from it."""
-        if messages:
-            self._recent[terms.queue] = now
+    def charge(self, terms: Terms, messages: int) -> None:
+        """Charge a queue for what is asked of it, or give back (below 0) what it did not have."""
         if terms.queue in self._pass:
             self._pass[terms.queue] += messages / terms.weight
+
+    def is_active(self, terms: Terms, now: float) -> None:
+        """Note that a queue had something."""
+        self._recent[terms.queue] = now
 
     def is_empty(self, terms: Terms) -> None:
         """Note that a queue has nothing due just now."""
