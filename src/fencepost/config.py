@@ -35,7 +35,8 @@ class DispatcherSettings:
         owner: this worker's name, for people.
         queues: the queues to serve; None for all of them.
         batch: messages per claim, 1 to 10,000.
-        concurrency: publishes in flight at once, for each queue. While they are fast, two batches are claimed ahead.
+        concurrency: publishes in flight at once, for each queue; while they are fast, two batches are claimed
+            ahead of that.
         lease: how long a claim holds without a heartbeat.
         heartbeat: time between heartbeats, at most a third of the lease; None for exactly that.
         publish_timeout: the longest a publish may take; below the lease.
