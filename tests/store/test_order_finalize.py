@@ -113,7 +113,9 @@ def test_a_close_promotes_the_next_one_and_says_so(db: Connection) -> None:
     held = take(db, 1).claimed
     other = take(db).claimed
     assert states(db) == ["P", "b", "b", "P", "P"]
-    assert do(db, finalize(OUTBOX.catalog, [(each, Done()) for each in held + other])) == Finalized(frozenset(), 1)
+    assert do(db, finalize(OUTBOX.catalog, [(each, Done()) for each in held + other])) == Finalized(
+        frozenset(), promoted=1
+    )
     assert states(db) == ["d", "p", "b", "d", "d"]
     assert ids(take(db).claimed) == made[1:3]
 
@@ -154,7 +156,9 @@ def test_everything_in_one_mixed_batch(db: Connection) -> None:
         "lost": [Done(), Done(), Done()],
     }
     decided = [pair for key in reversed(by_key) for pair in zip(by_key[key], actions[key], strict=True)]
-    assert do(db, finalize(OUTBOX.catalog, decided)) == Finalized(frozenset(ids(by_key["lost"])))
+    lost, *out_of_turn = ids(by_key["lost"])
+    expected = Finalized(frozenset([lost]), frozenset(out_of_turn))
+    assert do(db, finalize(OUTBOX.catalog, decided)) == expected
     assert states(db) == ["d", "p", *"ddd", *"dpp", *"ppp", *"dDp", *"ppp", *"Ppp"]
     assert [each.attempts for each in all_rows(db)] == [
         1, 1, 1, 1, 1, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0, 2, 1, 1,
