@@ -143,3 +143,22 @@ async def test_a_stop_is_heard_while_the_database_cannot_be_reached(box: Box) ->
     nowhere.stop()
     async with asyncio.timeout(5):
         assert await task is True
+
+
+async def test_a_second_stop_gives_back_what_a_claim_under_way_takes(box: Box) -> None:
+    """Such a claim may be committed already: without its answer its rows would be leased to nobody."""
+    box.enqueue(2_000)
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        await asyncio.sleep(0.005)  # work, not a wait for something
+
+    for _ in range(8):
+        dispatcher = box.dispatcher(publish, batch=50, concurrency=50, lease=timedelta(seconds=30))
+        async with dispatcher:
+            task = asyncio.create_task(dispatcher.run(handle_signals=False))
+            claimed = dispatcher.counters.claimed
+            await until(lambda: dispatcher.counters.claimed > claimed + 50)  # noqa: B023 - awaited here
+            dispatcher.stop()
+            dispatcher.stop()
+            await task
+        assert box.statuses().get("processing", 0) == 0

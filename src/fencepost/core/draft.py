@@ -193,6 +193,8 @@ def _aggregate(aggregate: object) -> tuple[str | None, str | None]:
 
 
 def _ordering_key(message: NewMessage, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
+    if not isinstance(message.ordered, bool):
+        raise InvalidMessage(f"ordered must be True or False, not {message.ordered!r}")
     if message.ordering_key is not None:
         return _text("ordering_key", message.ordering_key, MAX_ORDERING_KEY_BYTES)
     if not message.ordered:

@@ -144,8 +144,18 @@ class Claimer:
         return batch
 
     async def more(self) -> Batch:
-        """Claim a normal batch of what is known to be due, beside `next`, over a connection of its own."""
-        return await self._claim_in_turn(self._ahead_link)
+        """Claim a batch of the queue whose turn it is, beside `next`, over a connection of its own.
+
+        Only where there is room for a whole one: less is not worth a claim, and what `next` has asked for of that
+        queue must not make another one come before its turn.
+        """
+        for terms in self._queues.in_turn():
+            room = self._room(terms)
+            whole = min(self._largest, terms.concurrency)
+            if terms.queue in self._crowded or room.messages - self._asked[terms.queue] < whole:
+                break
+            return await self._claim_and_survive(self._ahead_link, terms, whole, room.longest_run)
+        return Batch(no_room=True)
 
     def shrink(self) -> None:
         """Claim less: an answer did not come, or came late, perhaps since it was too large for its time limit."""
@@ -159,13 +169,13 @@ class Claimer:
     # --- normal batches ----------------------------------------------------------------------------------
 
     async def _claim_normal(self) -> Batch:
-        batch = await self._claim_in_turn(self._link)
+        batch = await self._claim_in_turn()
         if self._is_guess and not (batch.holdings or batch.again or batch.no_room):
             await self._list_queues()
-            batch = await self._claim_in_turn(self._link)
+            batch = await self._claim_in_turn()
         return batch
 
-    async def _claim_in_turn(self, link: Link) -> Batch:
+    async def _claim_in_turn(self) -> Batch:
         no_room = False
         for terms in self._queues.in_turn():
             if time.monotonic() - self._crowded.get(terms.queue, -PATIENCE) < PATIENCE:
@@ -176,20 +186,23 @@ class Claimer:
             if wanted < 1:
                 no_room = True
                 continue
-            try:
-                found = await self._claim_from(link, terms, wanted, room.longest_run)
-            except Exception:
-                # One odd row must not keep the other queues from being served.
-                log.exception(
-                    "a claim from queue %s failed in a way that is not understood; trying again later", terms.queue
-                )
-                self._queues.is_empty(terms)
-                continue
+            found = await self._claim_and_survive(self._link, terms, wanted, room.longest_run)
             if found.holdings or found.again:
                 return found
             if terms.queue not in self._waiting_since:
                 self._queues.is_empty(terms)
         return Batch(no_room=no_room)
+
+    async def _claim_and_survive(self, link: Link, terms: Terms, wanted: int, longest_run: int) -> Batch:
+        try:
+            return await self._claim_from(link, terms, wanted, longest_run)
+        except Exception:
+            # One odd row must not keep the other queues from being served.
+            log.exception(
+                "a claim from queue %s failed in a way that is not understood; trying again later", terms.queue
+            )
+            self._waiting_since.pop(terms.queue, None)
+            return Batch()
 
     async def _claim_from(self, link: Link, terms: Terms, wanted: int, longest_run: int) -> Batch:
         floor = self._queues.floor(terms.queue)
@@ -228,7 +241,8 @@ class Claimer:
             floor.reset()
             again = True
         holdings = self._holdings(terms, result.claimed, sent_at)
-        return Batch(holdings, again=again, is_full=got == wanted)
+        is_whole = wanted >= min(self._largest, terms.concurrency)
+        return Batch(holdings, again=again, is_full=is_whole and got == wanted)
 
     def _note_waiting(self, terms: Terms, result: store.ClaimResult, now: float) -> None:
         self._crowded.pop(terms.queue, None)

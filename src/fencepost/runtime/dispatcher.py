@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import time
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -33,16 +31,15 @@ from fencepost.core.error_text import describe
 from fencepost.core.outcome import Unstarted
 from fencepost.embedded import open_store
 from fencepost.errors import ConfigError, FencepostError, SchemaError
-from fencepost.publishers.callable import Invocable
 from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
 from fencepost.runtime.held import OVERDUE_SECONDS, Held
+from fencepost.runtime.hooks import opened
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.pacing import Pacing
-from fencepost.runtime.publishing import Threads
 from fencepost.runtime.queues import Queues
 from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
 from fencepost.runtime.retention import purge_forever
@@ -161,7 +158,7 @@ class Dispatcher:
         stack.push_async_callback(asyncio.to_thread, url_opener.__exit__, None, None, None)
         await self._open_links(stack, url)
         for publisher in self._router.publishers:
-            await stack.enter_async_context(self._opened(publisher))
+            await stack.enter_async_context(opened(publisher, self._left_to_close))
         self._background = [
             asyncio.create_task(self._finalizer.run(), name="finalize"),
             asyncio.create_task(self._upkeep(), name="upkeep"),
@@ -236,28 +233,11 @@ class Dispatcher:
                 link.limit(self._limits)
             self._heartbeat.hurry()
 
-    @contextlib.asynccontextmanager
-    async def _opened(self, publisher: Invocable) -> AsyncIterator[None]:
-        if publisher.open is not None:
-            await _call_hook(publisher.open)
-        try:
-            yield
-        finally:
-            if publisher.close is not None:
-                await self._close(publisher.name, publisher.close)
-
-    async def _close(self, name: str, close: Callable[[], Any]) -> None:
-        """Close a publisher within what is left of the grace time, whatever its hook does."""
+    def _left_to_close(self) -> float:
+        """Return the seconds that a publisher may take to close: what is left of the grace time, and a little."""
         grace = self.settings.grace.total_seconds()
         left = grace if self._close_by is None else self._close_by - time.monotonic()
-        task = asyncio.create_task(_call_hook(close))
-        await asyncio.wait([task], timeout=max(EXIT_RESERVE / 4, left))
-        if not task.done():
-            task.cancel()
-            log.warning("publisher %s did not close in time", name)
-        elif (error := task.exception()) is not None:
-            # What was acknowledged stays acknowledged: a close that fails is worth a line, not a failure.
-            log.warning("publisher %s failed to close: %s", name, describe(error))
+        return max(EXIT_RESERVE / 4, left)
 
     # --- running -----------------------------------------------------------------------------------------
 
@@ -455,6 +435,10 @@ class Dispatcher:
         if drained:
             return True
         last = time.monotonic() + EXIT_RESERVE
+        # A claim that is under way may be committed already: without its answer nobody could give its rows back.
+        claiming = [loop for loop, link in claim_loops.items() if not loop.done() and not link.is_out_of_reach]
+        if claiming:
+            await asyncio.wait(claiming, timeout=EXIT_RESERVE / 3)
         for loop in claim_loops:
             loop.cancel()
         await self._flight.cut_off(patience=EXIT_RESERVE / 3)
@@ -496,14 +480,6 @@ def _settings(options: dict[str, Any]) -> DispatcherSettings:
     except TypeError as error:
         known = ", ".join(DispatcherSettings.__dataclass_fields__)
         raise ConfigError(f"{error}; the settings are: {known}") from None
-
-
-async def _call_hook(hook: Callable[[], Any]) -> None:
-    """Call a publisher's hook: a plain function in a thread, since it may block."""
-    threads = Threads(lambda: None, lambda _: None)
-    result = hook() if inspect.iscoroutinefunction(hook) else await threads.call(hook)
-    if inspect.isawaitable(result):
-        await result
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
