@@ -219,9 +219,10 @@ async def test_fast_publishes_are_claimed_ahead(box: Box) -> None:
     box.enqueue(50, event_type="wait")
     async with running(box.dispatcher(publish, concurrency=10, batch=5, **LONG)):
         # Ten are being published, and two batches of five stand in line.
-        await until(lambda: box.statuses().get("processing") == 20)
+        ahead = {"done": 60, "processing": 20, "pending": 30}
+        await until(lambda: box.statuses() == ahead)
         await asyncio.sleep(0.1)
-        assert box.statuses() == {"done": 60, "processing": 20, "pending": 30}
+        assert box.statuses() == ahead
         gate.set()
         await until(lambda: box.statuses() == {"done": 110})
 

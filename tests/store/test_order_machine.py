@@ -212,13 +212,14 @@ class OrderedLives(RuleBasedStateMachine):
             assert mine or claimed.id not in written
             if mine:
                 assert claimed.id in written
-                # Delivered out of its turn, it goes back and counts as lost.
+                # Delivered out of its turn, it goes back.
                 out_of_turn = isinstance(action, Done) and self.look()[claimed.id].status != State.DONE
-                assert (claimed.id in result.lost) is out_of_turn
+                assert (claimed.id in result.out_of_turn) is out_of_turn
+                assert claimed.id not in result.lost
         # Repeated, as where its answer was lost, it changes nothing.
         before = self.look()
         repeated = [(each, action) for each, action in decided if isinstance(action, Done)]
-        assert do(self.db, finalize(CATALOG, repeated)).lost <= result.lost
+        assert do(self.db, finalize(CATALOG, repeated)).lost <= result.lost | result.out_of_turn
         assert self.judge(before, ()) == {}
 
     # --- the reaper, operators ---
