@@ -361,6 +361,10 @@ class Dispatcher:
 
     async def _claim_ahead(self) -> None:
         """Where there is a backlog, claim a batch while another one is being unpacked and started."""
+        await self._backlog.wait()
+        if not self._stop.asked.is_set():
+            # Before it takes a queue's turn: to connect takes as long as many claims.
+            await self._ahead_link.open()
         while not self._stop.asked.is_set():
             await self._backlog.wait()
             if self._stop.asked.is_set():

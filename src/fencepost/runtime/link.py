@@ -135,6 +135,10 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    async def open(self) -> None:
+        """Connect, for as long as that takes, unless it is connected."""
+        await self.run(_nothing)
+
     async def close(self) -> None:
         """Close the connection; the server rolls back what was not committed."""
         connection, self._connection = self._connection, None
@@ -213,6 +217,10 @@ class Link:
             connection.prepare_threshold = None
         else:
             await AsyncPsycopgDriver(connection).execute(self._settings[False])
+
+
+def _nothing() -> Operation[None]:
+    yield from ()
 
 
 # A setting that only a session of our own can have: poolers refuse start-up options, or drop them.
