@@ -52,14 +52,18 @@ class Retryable(PublishFailure):
         reason: text for ``last_error``.
         delay: the least time to wait before the next attempt, when the receiver named one (``Retry-After``);
             the backoff still applies when it is longer, and its cap bounds this delay.
+        unavailable: the destination as a whole cannot be reached or takes nothing just now (no connection, a
+            refused login, "service unavailable"), so this failure says nothing about this message. A few of
+            these open the breaker of its queue. Leave it False where you cannot tell.
 
     Raises:
         TypeError: ``delay`` is no timedelta.
     """
 
-    def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: timedelta | None = None, unavailable: bool = False) -> None:
         super().__init__(reason)
         self.delay = None if delay is None else _timedelta(delay)
+        self.unavailable = unavailable
 
 
 class Permanent(PublishFailure):

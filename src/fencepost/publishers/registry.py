@@ -21,12 +21,24 @@ __all__ = ["known_schemes", "masked", "publisher_for"]
 GROUP = "fencepost.publishers"
 
 BUILT_IN: Mapping[str, str] = {
+    "amqp": "fencepost.publishers.rabbitmq:RabbitPublisher",
+    "amqps": "fencepost.publishers.rabbitmq:RabbitPublisher",
     "http": "fencepost.publishers.http:HttpPublisher",
     "https": "fencepost.publishers.http:HttpPublisher",
+    "kafka": "fencepost.publishers.kafka:KafkaPublisher",
+    "mqtt": "fencepost.publishers.mqtt:MqttPublisher",
+    "mqtts": "fencepost.publishers.mqtt:MqttPublisher",
     "nats": "fencepost.publishers.nats:NatsPublisher",
+    "redis": "fencepost.publishers.redis:RedisPublisher",
+    "rediss": "fencepost.publishers.redis:RedisPublisher",
+    "sns": "fencepost.publishers.sns:SnsPublisher",
+    "sqs": "fencepost.publishers.sqs:SqsPublisher",
     "stdout": "fencepost.publishers.stdout:StdoutPublisher",
 }
-EXTRAS = "pip install 'fencepost[http]' for http and https, 'fencepost[nats]' for nats"
+EXTRAS = (
+    "pip install 'fencepost[http]' for http and https, 'fencepost[rabbitmq]' for amqp and amqps, "
+    "'fencepost[aws]' for sqs and sns, and kafka, mqtt, nats, redis by their names"
+)
 
 
 def publisher_for(url: str) -> DestinationPublisher:
