@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from fencepost.publishers.http import HttpPublisher
-from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received, received_from
-from tests.publishers.http_receiver import MAX_BODY, HttpReceiver
+from fencepost.testing.publisher_conformance import (
+    FaultProxy,
+    PublisherConformance,
+    PublisherHarness,
+    Received,
+    received_from,
+)
+from tests.publishers.http_receiver import MAX_BODY, HttpReceiver, plain
 
 
 class HttpHarness(PublisherHarness):
@@ -16,6 +23,8 @@ class HttpHarness(PublisherHarness):
 
     async def start(self) -> None:
         await self._receiver.start()
+        if self.proxy is None:
+            self.proxy = FaultProxy("127.0.0.1", self._receiver.port)
 
     async def stop(self) -> None:
         await self._receiver.stop()
@@ -31,7 +40,13 @@ class HttpHarness(PublisherHarness):
         await self._receiver.stop()
 
     def publisher(self) -> object:
-        return HttpPublisher(f"{self._receiver.url}/hook?timeout={self._timeout}")
+        assert self.proxy is not None
+        return HttpPublisher(f"http://127.0.0.1:{self.proxy.port}/hook?timeout={self._timeout}")
+
+    def unroutable(self) -> tuple[object, str]:
+        assert self.proxy is not None
+        self._receiver.answers["/nowhere"] = plain(404)
+        return HttpPublisher(f"http://127.0.0.1:{self.proxy.port}/nowhere?timeout={self._timeout}"), "404"
 
     async def received(self) -> Sequence[Received]:
         return [received_from(one.body, dict(one.headers)) for one in self._receiver.requests]
@@ -42,6 +57,7 @@ class HttpHarness(PublisherHarness):
 
 class TestHttpConformance(PublisherConformance):
     timeout = 1.5
+    opt_outs: ClassVar = {"durable": "what the receiver keeps is the receiver's business; ours keeps it in memory"}
 
     def harness(self) -> PublisherHarness:
         return HttpHarness(self.timeout)

@@ -9,7 +9,13 @@ import pytest
 from nats.js.errors import NotFoundError
 
 from fencepost.publishers.nats import NatsPublisher
-from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received, received_from
+from fencepost.testing.publisher_conformance import (
+    FaultProxy,
+    PublisherConformance,
+    PublisherHarness,
+    Received,
+    received_from,
+)
 from tests.publishers.conftest import free_port
 from tests.publishers.nats_server import NatsServer
 
@@ -19,6 +25,7 @@ STREAM = "EVENTS"
 class NatsHarness(PublisherHarness):
     def __init__(self, directory: Path, timeout: float) -> None:
         self._server = NatsServer(directory, free_port())
+        self.proxy = FaultProxy("127.0.0.1", self._server.port)
         self._timeout = timeout
 
     async def start(self) -> None:
@@ -44,10 +51,14 @@ class NatsHarness(PublisherHarness):
         self._server.stop()
 
     def publisher(self) -> object:
-        return NatsPublisher(
-            f"nats://127.0.0.1:{self._server.port}"
-            f"?stream={STREAM}&subject=events.{{event_type}}&timeout={self._timeout}"
-        )
+        return self._publisher(f"stream={STREAM}&subject=events.{{event_type}}")
+
+    def unroutable(self) -> tuple[object, str]:
+        return self._publisher("subject=nowhere.{event_type}"), "nowhere.order.created"
+
+    def _publisher(self, options: str) -> object:
+        assert self.proxy is not None
+        return NatsPublisher(f"nats://127.0.0.1:{self.proxy.port}?{options}&timeout={self._timeout}")
 
     async def received(self) -> Sequence[Received]:
         client = await self._server.connect()

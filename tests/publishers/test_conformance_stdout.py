@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fencepost.publishers.stdout import StdoutPublisher
-from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received, received_from
+from fencepost.testing.publisher_conformance import (
+    NETWORK_FAULTS,
+    PublisherConformance,
+    PublisherHarness,
+    Received,
+    opted_out,
+    received_from,
+)
 
 
 class PipeHarness(PublisherHarness):
@@ -94,7 +101,12 @@ def _received(line: bytes) -> Received:
 
 class TestStdoutConformance(PublisherConformance):
     timeout = 1.0
-    opt_outs: ClassVar = {"too_large": "a pipe has no size limit"}
+    opt_outs: ClassVar = {
+        "too_large": "a pipe has no size limit",
+        "durable": "a pipe keeps nothing; its reader may",
+        "unroutable": "a pipe has one end",
+        **opted_out("a pipe has no network and no acknowledgements", *NETWORK_FAULTS),
+    }
 
     def harness(self) -> PublisherHarness:
         return PipeHarness(self.timeout)

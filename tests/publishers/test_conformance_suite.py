@@ -250,7 +250,7 @@ def test_a_planted_fault_is_found(
 async def test_a_publish_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = Memory()
     monkeypatch.setattr(suite, "kind", WaitsForEver)
-    monkeypatch.setattr("fencepost.testing.publisher_conformance.GIVE_UP_SECONDS", 0.1)
+    monkeypatch.setattr("fencepost.testing.conformance.rig.GIVE_UP_SECONDS", 0.1)
     with pytest.raises(AssertionError, match="still running"):
         await asyncio.to_thread(suite.test_paused_ends_by_its_own_deadline_and_resumed_it_delivers)
 

@@ -13,6 +13,7 @@ import contextlib
 import re
 import ssl
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -80,6 +81,7 @@ class HttpPublisher(DestinationPublisher):
         self._authorization = _basic_auth(address)
         self._secrets = _secrets(address, self._authorization)
         self._transport: httpx.AsyncHTTPTransport | None = None
+        self._users: Counter[httpx.AsyncHTTPTransport] = Counter()
 
     async def publish(self, message: Message, delivery: Delivery) -> None:
         """Post the payload and return once the receiver answered with a status of 200 to 299.
@@ -102,9 +104,19 @@ class HttpPublisher(DestinationPublisher):
             # handshake that is cancelled from outside, so these two must end before our own deadline does.
             extensions={"timeout": {"connect": budget * CONNECT_SHARE}},
         )
+        transport = self._open_transport()
+        self._users[transport] += 1
+        try:
+            await self._acknowledged(transport, request, budget, deadline)
+        finally:
+            await self._leave(transport)
+
+    async def _acknowledged(
+        self, transport: httpx.AsyncHTTPTransport, request: httpx.Request, budget: float, deadline: float
+    ) -> None:
         try:
             async with asyncio.timeout(budget):
-                response = await self._open_transport().handle_async_request(request)
+                response = await transport.handle_async_request(request)
         except TimeoutError:
             raise Retryable(f"{self._shown}: no answer within {budget:.1f} s") from None
         except (self._httpx.TransportError, OSError) as error:
@@ -122,6 +134,14 @@ class HttpPublisher(DestinationPublisher):
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
+
+    async def _leave(self, transport: httpx.AsyncHTTPTransport) -> None:
+        self._users[transport] -= 1
+        if self._users[transport] == 0:
+            del self._users[transport]
+            if transport is not self._transport:
+                # Closed while this ran: a request that waited for a connection has made a new one since.
+                await transport.aclose()
 
     def _open_transport(self) -> httpx.AsyncHTTPTransport:
         # The transport below httpx's client: the client would log each URL with its query, keep the

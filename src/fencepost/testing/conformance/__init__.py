@@ -1,0 +1,1 @@
+"""What `fencepost.testing.publisher_conformance` is made of; import from there."""
