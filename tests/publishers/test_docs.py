@@ -42,6 +42,14 @@ async def test_the_destination(page: dict[str, Any]) -> None:
     assert len(pigeon.flown) == 1
 
 
+def test_the_five_lines_run_the_suite(page: dict[str, Any]) -> None:
+    suite = page["PigeonConformance"]()
+    names = [name for name in dir(suite) if name.startswith("test_")]
+    for name in names:
+        getattr(suite, name)()
+    assert len(names) > 25
+
+
 def test_the_options_of_each_destination_are_on_its_page() -> None:
     from fencepost.publishers import http, nats
 
