@@ -11,25 +11,27 @@ BEHIND = "not sent: an earlier message of its key failed"
 
 
 class Outcomes:
-    """One outcome for each message of a batch, and which keys are stopped."""
+    """One outcome for each message of a batch, and from which place on a key is stopped."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._outcomes: list[Exception | None] = [None] * len(messages)
-        self._stopped: set[str] = set()
+        self._stopped: dict[str, int] = {}
+        """Key to the first place that failed; one before it may still go."""
 
     def failed(self, place: int, error: Exception) -> None:
         """Note that the message at this place failed, and stop its key."""
         self._outcomes[place] = error
         key = self._messages[place].ordering_key
         if key is not None:
-            self._stopped.add(key)
+            self._stopped[key] = min(place, self._stopped.get(key, place))
 
     def may_go(self, place: int) -> bool:
         """Tell whether the message at this place may be sent; where not, its outcome says so from now on."""
         if self._outcomes[place] is not None:
             return False
-        if self._messages[place].ordering_key in self._stopped:
+        key = self._messages[place].ordering_key
+        if key is not None and self._stopped.get(key, place) < place:
             self._outcomes[place] = Retryable(BEHIND)
             return False
         return True
