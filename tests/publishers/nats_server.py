@@ -55,6 +55,10 @@ class NatsServer:
                 process.kill()
                 process.wait()
 
+    def log(self) -> str:
+        """Return what the server wrote so far."""
+        return self._log.read_text(errors="replace")
+
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)

