@@ -176,11 +176,15 @@ UNAVAILABLE = frozenset(
 # And after these the connection leads to the wrong server, or to one that does not know us any more.
 MISLED = frozenset({"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "NOAUTH", "READONLY"})
 
+TOO_LARGE = "TOOLARGE"
+"""Ours; the server's own text begins like that of any other protocol error. It closes the connection after it."""
+
 HINTS: Mapping[str, str] = {
     "ASK": "Redis Cluster is not supported",
     "MOVED": "Redis Cluster is not supported",
     "NOPERM": "allow this user +xadd on this stream, and +eval for messages with an ordering key and with dedupe",
     "NOMKSTREAM": "create the stream, correct ?stream=, or leave out nomkstream=on",
+    TOO_LARGE: "more than the server's proto-max-bulk-len: set ?max_bytes= below that",
     "WRONGTYPE": "the stream's key holds something else: correct ?stream=",
 }
 
@@ -211,6 +215,10 @@ def error_text(answer: Any) -> str:
         return "NOMKSTREAM no such stream"
     text = " ".join(str(answer).split())[:500] or type(answer).__name__
     code = _CODES.get(type(answer).__name__, "")
+    if "Protocol error: unauthenticated" in text:
+        code = "NOAUTH"  # a server with a password reads no more than ten words from a stranger
+    elif "Protocol error: invalid bulk length" in text:
+        code = TOO_LARGE
     return text if text.startswith(code) else f"{code} {text}"
 
 
