@@ -100,7 +100,7 @@ def outgoing_headers(
         reserved = is_reserved(lower) or lower in also_reserved
         value = encode_value(text, keep_percent=lower in TRACE_HEADERS)
         headers[f"{RENAMED_PREFIX}{name}" if reserved else name] = value
-    _check_sizes(headers)
+    check_sizes(headers)
     return headers
 
 
@@ -158,7 +158,12 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_sizes(headers: Mapping[str, str]) -> None:
+def check_sizes(headers: Mapping[str, str]) -> None:
+    """Refuse what hardly any receiver takes.
+
+    Raises:
+        Permanent: a value or all together are too long; the text names the header.
+    """
     for name, value in headers.items():
         if len(value) > MAX_VALUE_CHARS:
             raise Permanent(f"header {name!r} is {len(value)} bytes encoded; the limit is {MAX_VALUE_CHARS}")

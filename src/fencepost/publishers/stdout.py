@@ -13,13 +13,14 @@ import os
 import select
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError, Retryable
 from fencepost.publishers.address import parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.headers import outgoing_headers
+from fencepost.publishers.json_text import is_strict_json
 
 DEFAULT_TIMEOUT = 8.0
 HUNG_WRITE = 0.15
@@ -136,15 +137,7 @@ def json_line(message: Message, delivery: Delivery) -> bytes:
 
 def _embeddable(payload: bytes) -> bytes | None:
     """Return the payload on one line if it is strict JSON, without touching numbers, key order or spelling."""
-    try:
-        text = payload.decode("utf-8")
-        json.loads(text, parse_constant=_refuse_constant, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
+    if not is_strict_json(payload):
         return None
     # Strict JSON has line ends only between its tokens: inside a string they are written as escapes.
     return payload.replace(b"\r", b" ").replace(b"\n", b" ")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python reads although they are not JSON (RFC 8259, section 6)."""
-    raise ValueError(name)
