@@ -43,6 +43,10 @@ class DispatcherSettings:
         max_attempts: publish starts before a message is dead.
         max_age: time since ``created_at`` after which a failed or deferred message is dead; None for never.
         backoff_base, backoff_cap: the window of the full-jitter delay between attempts.
+        breaker_failures: failures in a row that open a queue's breaker; 0 for never.
+        breaker_cap: the longest time between two probes of an open breaker.
+        outage_budget: how long attempts are given back while a breaker is open; past it they count again, and use
+            messages up.
         poll_interval: the longest a due message waits to be found without a notice.
         notify: listen for NOTIFY; polling goes on behind it.
         listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
@@ -65,6 +69,9 @@ class DispatcherSettings:
     max_age: timedelta | None = None
     backoff_base: timedelta = timedelta(seconds=1)
     backoff_cap: timedelta = timedelta(seconds=300)
+    breaker_failures: int = 5
+    breaker_cap: timedelta = timedelta(seconds=30)
+    outage_budget: timedelta = timedelta(days=1)
     poll_interval: timedelta = timedelta(seconds=1)
     notify: bool = True
     listen_store: str | None = field(default=None, repr=False)
@@ -110,6 +117,9 @@ class DispatcherSettings:
             ("max_age", self.max_age is None or self.max_age > zero, "must be above 0, or left out"),
             ("backoff_base", zero < self.backoff_base <= self.backoff_cap, "must lie between 0 and backoff_cap"),
             ("backoff_cap", self.backoff_cap <= timedelta(days=365), "must be at most a year"),
+            ("breaker_failures", 0 <= self.breaker_failures <= 1_000_000, "must lie between 0 (never) and 1000000"),
+            ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
+            ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
             ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
             (
                 "listen_store",

@@ -70,6 +70,14 @@ class Permanent(PublishFailure):
     """The message can never succeed as it is: it goes to ``dead`` at once, attempts kept."""
 
 
+class Gone(Permanent):
+    """The destination says that it will never take anything again, as a webhook that answers 410.
+
+    The queue of a destination is paused, with the reason, and the message kept; `fencepost resume` lets it go on.
+    Where the publisher stands in a route of a shared queue, it is a permanent failure of the message.
+    """
+
+
 class Defer(PublishFailure):
     """A business precondition is missing: try again after ``delay``, with the attempt given back.
 

@@ -67,7 +67,7 @@ def test_every_attempt_is_charged_at_a_claim_and_nowhere_else() -> None:
     charging = {event for (_, event), rule in TRANSITIONS.items() if rule.attempts is Attempts.CHARGED}
     assert charging == {Event.CLAIM, Event.RECLAIM}
     refunding = {event for (_, event), rule in TRANSITIONS.items() if rule.attempts is Attempts.REFUNDED}
-    assert refunding == {Event.DEFER, Event.RELEASE}
+    assert refunding == {Event.DEFER, Event.OUTAGE, Event.RELEASE}
 
 
 @pytest.mark.parametrize(

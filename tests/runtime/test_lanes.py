@@ -15,6 +15,7 @@ from fencepost.core.lease import TrustWindow
 from fencepost.core.queue import QueueSettings
 from fencepost.core.records import Claimed
 from fencepost.core.states import Recovery
+from fencepost.publishers.callable import Invocable
 from fencepost.runtime.held import Holding
 from fencepost.runtime.lanes import FAST, LINGER, LONGEST_RUN_SECONDS, Lane, Slots, lanes_of
 from fencepost.runtime.queues import MOST_GUESSES, RECENT_SECONDS, Queues
@@ -93,7 +94,10 @@ def slots(limit: int) -> Slots:
 
 
 def lane(width: int) -> Lane:
-    return Lane([holding(n) for n in range(width)], ROUTER.find("one"))
+    made = [holding(n, None, "one") for n in range(width)]
+    publisher = ROUTER.find("default", made[0].claimed)
+    assert isinstance(publisher, Invocable)
+    return Lane(made, publisher)
 
 
 def test_before_publishes_are_known_to_be_fast_nothing_is_claimed_ahead() -> None:

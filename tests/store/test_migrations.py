@@ -20,7 +20,7 @@ from fencepost.store.schema import EXPECTED_COLUMNS, migrations
 from tests.store.databases import Migrated
 from tests.store.rows import OUTBOX, Connection, claim, value
 
-ALL = [(1, "outbox"), (2, "order_and_queues")]
+ALL = [(1, "outbox"), (2, "order_and_queues"), (3, "destinations")]
 TABLES = ["outbox", "outbox_audit", "outbox_key", "outbox_migration", "outbox_queue"]
 _numbers = itertools.count(1)
 

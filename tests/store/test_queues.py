@@ -107,6 +107,9 @@ EVERYTHING: dict[str, Any] = {
     "backoff_base": timedelta(microseconds=1),
     "backoff_cap": timedelta(days=365),
     "sequenced": True,
+    "rate": 0.5,
+    "breaker_failures": 0,
+    "breaker_cap": timedelta(days=1),
 }
 
 
@@ -126,6 +129,11 @@ def test_what_is_set_stands_and_what_is_not_mentioned_stays(db: Connection) -> N
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
+    ({"rate": 0}, "rate: must be a number of messages a second, from 0.001 to 1000000"),
+    ({"rate": True}, "rate: "),
+    ({"rate": float("nan")}, "rate: "),
+    ({"breaker_failures": -1}, "breaker_failures: must be a whole number from 0 .never open. to 1000000"),
+    ({"breaker_cap": timedelta(0)}, "breaker_cap: must be a duration above 0, at most a day"),
     ({"weight": 0}, "weight: must be a whole number from 1 to 1000"),
     ({"weight": 1_001}, "weight: "),
     ({"weight": True}, "weight: "),

@@ -19,8 +19,10 @@ from fencepost.client import outbox as client
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
+from fencepost.store import breaker, queues, upkeep
 from fencepost.store import outbox as store
-from fencepost.store import queues, upkeep
+from fencepost.store.expand import Expansion, expand
+from fencepost.store.rate import claim_within_rate
 from tests.store.rows import OUTBOX, Connection, expire
 from tests.store.test_catalog import FILES
 
@@ -107,6 +109,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     run(store.open_queues(outbox.catalog), Recording(hostile).execute)
     ordered_operations(outbox, hostile, Recording(hostile).execute)
     every_queue_key_and_doctor_operation(outbox, hostile, Recording(hostile).execute)
+    destination_operations(outbox, hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -150,6 +153,37 @@ def every_operation(outbox: Outbox, conn: Connection, execute: Callable[[Stateme
     assert outbox.mark_done(conn, taken) == []
     assert outbox.purge(conn, timedelta(0)) == 5
     assert run(upkeep.purge_holder(outbox.catalog), execute) is None
+
+
+def destination_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """A rate, a breaker that opens, is probed and closed, and an event for two destinations, one of which counts."""
+    minute = timedelta(minutes=1)
+    catalog, terms = outbox.catalog, store.ClaimTerms("w", minute, 12)
+    outbox.set_queue(conn, "rated", "ann", rate=2)
+    with conn.transaction():
+        outbox.enqueue_many(conn, [NewMessage(event_type="e", payload=n, queue="rated") for n in range(5)])
+
+    def claims(many: int) -> store.ClaimOperation:
+        return store.claim(catalog, terms, queues=["rated"], batch=many)
+
+    with conn.transaction():
+        found, is_held = run(claim_within_rate(catalog, "rated", 5, claims), execute)
+    assert (len(found.claimed), is_held) == (2, True)
+    assert outbox.mark_done(conn, found.claimed) == []
+    assert run(breaker.open_breaker(catalog, "rated", pause=timedelta(0), error="down"), execute)
+    with conn.transaction():
+        probed, version = run(breaker.claim_probe(catalog, terms, "rated", patience=minute), execute)
+    assert len(probed.claimed) == 1
+    assert version is not None
+    assert run(
+        breaker.reopen_breaker(catalog, "rated", version=version, pause=minute, error="still down"), execute
+    )
+    assert run(breaker.close_breaker(catalog, "rated", version=None, notify=True), execute)
+    with conn.transaction():
+        outbox.enqueue(conn, "e", 1, queue="source", ordering_key="k")
+        held = run(store.claim(catalog, terms, queues=["source"], batch=1), execute).claimed
+        done = run(expand(catalog, [Expansion(each, ("counted", "rated")) for each in held]), execute)
+    assert (done.closed.lost, done.busy) == (frozenset(), frozenset())
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

@@ -18,6 +18,7 @@ from fencepost.core.outcome import (
     Refused,
     Result,
     RetryPolicy,
+    Routed,
     TimedOut,
     Unstarted,
     decide,
@@ -107,13 +108,21 @@ DEFAULTS = RetryPolicy()
 OLD = RetryPolicy(max_age=timedelta(hours=1))
 
 
-def finished(result: Result, policy: RetryPolicy = DEFAULTS, attempt: int = 3) -> Callable[[Case], None]:
+def finished(
+    result: Result, policy: RetryPolicy = DEFAULTS, attempt: int = 3, is_outage: bool = False
+) -> Callable[[Case], None]:
     """A publish that ended so, decided by the core and written by the store."""
 
     def happen(case: Case) -> None:
         held = case.holder()
         action = decide(
-            result, policy, attempt=attempt, recovery=held.recovery, age=timedelta(days=1), fraction=0.0
+            result,
+            policy,
+            attempt=attempt,
+            recovery=held.recovery,
+            age=timedelta(days=1),
+            fraction=0.0,
+            is_outage=is_outage,
         )
         run(finalize(OUTBOX.catalog, [(held, action)]), driver_for(case.db).execute)
 
@@ -174,6 +183,8 @@ EVENTS: dict[Event, tuple[Callable[[Case], None], Recovery]] = {
     Event.REAP_UNKNOWN: (reaps, Recovery.MANUAL),
     Event.DELIVERED: (finished(Delivered()), Recovery.AUTO),
     Event.RETRY: (finished(Failed("no")), Recovery.AUTO),
+    Event.EXPAND: (finished(Routed(("kafka", "hook"))), Recovery.AUTO),
+    Event.OUTAGE: (finished(Failed("no"), attempt=12, is_outage=True), Recovery.AUTO),
     Event.EXHAUST: (finished(Failed("no"), attempt=12), Recovery.AUTO),
     Event.DEFER: (finished(Deferred(timedelta(hours=1), "later")), Recovery.AUTO),
     Event.EXPIRE: (finished(Deferred(timedelta(hours=1), "later"), OLD), Recovery.AUTO),

@@ -68,6 +68,8 @@ class Draft:
     """ISO 8601 with its offset, or None."""
     delay: float
     """Seconds from the database's own "now"; used where ``available_at`` is None."""
+    routed: bool = False
+    """It was made for the destination whose queue it is in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

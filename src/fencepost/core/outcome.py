@@ -18,11 +18,19 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A retryable failure. ``delay`` is the receiver's own wish (Retry-After); ``unexpected``: unclassified."""
+    """A retryable failure.
+
+    Args:
+        error: why.
+        delay: the receiver's own wish (Retry-After).
+        unexpected: an unclassified exception.
+        unavailable: the destination as a whole takes nothing just now.
+    """
 
     error: str
     delay: timedelta | None = None
     unexpected: bool = False
+    unavailable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,20 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Disabled:
+    """The destination says that it will never take anything again: its queue is paused, the message kept."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Not published here: it goes to these destinations, each of which gets a message of its own."""
+
+    destinations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """Cut off in flight, since the grace time of a shutdown ended: the outcome is unknown."""
 
@@ -60,7 +82,7 @@ class Unstarted:
     """Never started: given back."""
 
 
-Result = Delivered | Failed | TimedOut | Deferred | Refused | Cancelled | Unstarted
+Result = Delivered | Failed | TimedOut | Deferred | Refused | Disabled | Routed | Cancelled | Unstarted
 
 # --- what it does to the row ---------------------------------------------------------------------------
 
@@ -83,6 +105,14 @@ class Reschedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Expand:
+    """Replace it by a message for each destination, and close it."""
+
+    destinations: tuple[str, ...]
+    event: Event = Event.EXPAND
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """To the dead messages, for a person."""
 
@@ -98,7 +128,7 @@ class Release:
     event: Event = Event.RELEASE
 
 
-Action = Done | Reschedule | Dead | Release
+Action = Done | Expand | Reschedule | Dead | Release
 
 DONE = Done()
 """The one that nearly every message ends with."""
@@ -127,6 +157,7 @@ def decide(
     recovery: Recovery,
     age: timedelta,
     fraction: float,
+    is_outage: bool = False,
 ) -> Action:
     """Return what a publish result does to its row.
 
@@ -135,16 +166,16 @@ def decide(
         recovery: the message's policy for an unknown outcome.
         age: time since ``created_at``.
         fraction: a uniform draw from [0, 1) for the jitter.
+        is_outage: the breaker of its queue is open, so that a retryable failure is not the message's own: its
+            attempt is given back, and it cannot use them up.
     """
     match result:
         case Delivered():
             return DONE
         case Unstarted():
             return Release()
-        case Refused(error=error, unroutable=True):
-            return Dead(Event.UNROUTABLE, Outcome.UNROUTABLE, error)
-        case Refused(error=error):
-            return Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, error)
+        case Refused():
+            return _refuse(result)
         case TimedOut(error=error) | Cancelled(error=error) if recovery is Recovery.MANUAL:
             return Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, error)
         case Cancelled(error=error):
@@ -152,10 +183,12 @@ def decide(
             return Reschedule(Event.CANCELLED, timedelta(0), error, refund_attempt=False)
         case Deferred(delay=delay, reason=reason):
             return _defer(delay, reason, policy, age)
-        case TimedOut(error=error):
-            return _retry(error, None, policy, attempt, age, fraction)
-        case Failed(error=error, delay=wish):
-            return _retry(error, wish, policy, attempt, age, fraction)
+        case Routed(destinations=destinations):
+            return Expand(destinations)
+        case Disabled(error=error):
+            return Reschedule(Event.OUTAGE, timedelta(0), error, refund_attempt=True)
+        case TimedOut() | Failed():
+            return _retry(result, policy, attempt, age, fraction, is_outage)
 
 
 def _is_too_old(policy: RetryPolicy, age: timedelta) -> bool:
@@ -168,20 +201,22 @@ def _defer(delay: timedelta, reason: str, policy: RetryPolicy, age: timedelta) -
     return Reschedule(Event.DEFER, max(delay, timedelta(0)), reason, refund_attempt=True)
 
 
+def _refuse(refused: Refused) -> Action:
+    if refused.unroutable:
+        return Dead(Event.UNROUTABLE, Outcome.UNROUTABLE, refused.error)
+    return Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, refused.error)
+
+
 def _retry(
-    error: str,
-    wish: timedelta | None,
-    policy: RetryPolicy,
-    attempt: int,
-    age: timedelta,
-    fraction: float,
+    failure: Failed | TimedOut, policy: RetryPolicy, attempt: int, age: timedelta, fraction: float, is_outage: bool
 ) -> Action:
-    if attempt >= policy.max_attempts:
-        return Dead(Event.EXHAUST, Outcome.EXHAUSTED, error)
+    if attempt >= policy.max_attempts and not is_outage:
+        return Dead(Event.EXHAUST, Outcome.EXHAUSTED, failure.error)
     if _is_too_old(policy, age):
-        return Dead(Event.EXPIRE, Outcome.EXPIRED, error)
+        return Dead(Event.EXPIRE, Outcome.EXPIRED, failure.error)
     delay = policy.backoff.delay(attempt, fraction)
-    if wish is not None:
+    if isinstance(failure, Failed) and failure.delay is not None:
         # A receiver may slow us down, never speed us up, and never park a message beyond the cap.
-        delay = max(delay, min(wish, policy.backoff.cap))
-    return Reschedule(Event.RETRY, delay, error, refund_attempt=False)
+        delay = max(delay, min(failure.delay, policy.backoff.cap))
+    event = Event.OUTAGE if is_outage else Event.RETRY
+    return Reschedule(event, delay, failure.error, refund_attempt=is_outage)

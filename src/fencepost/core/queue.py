@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -22,6 +22,25 @@ _YEAR = timedelta(days=365)
 _ZERO = timedelta(0)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenBreaker:
+    """The open breaker of a queue: nothing of it is claimed but one message now and then, as a probe.
+
+    Args:
+        version: rises with every change of the breaker; what a probe brought is written behind it.
+        trips: probes that failed so far.
+        error: the last failure.
+        open_for: time since it opened.
+        probe_in: time until the next probe; 0 or less where it is due.
+    """
+
+    version: int
+    trips: int
+    error: str | None
+    open_for: timedelta
+    probe_in: timedelta
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """One queue's own settings; None where each worker's setting holds.
@@ -33,6 +52,11 @@ class QueueSettings:
         concurrency: publishes of it in flight at once in each worker, 1 to 10,000.
         lease, publish_timeout, max_attempts, backoff_base, backoff_cap: as in `DispatcherSettings`.
         sequenced: the messages of each ordering key are numbered without a gap as they are enqueued.
+        rate: messages a second that all dispatchers together claim at most; up to one second's worth at once.
+        breaker_failures: failures in a row that open its breaker; 0 for never.
+        breaker_cap: the longest time between two probes of an open breaker.
+        pause_reason: why it was paused, where whoever did it said so.
+        breaker: its breaker where that is open; not a setting.
         changed_at, changed_by: the last change; None where there was none.
     """
 
@@ -46,8 +70,13 @@ class QueueSettings:
     backoff_base: timedelta | None = None
     backoff_cap: timedelta | None = None
     sequenced: bool = False
+    rate: float | None = None
+    breaker_failures: int | None = None
+    breaker_cap: timedelta | None = None
+    pause_reason: str | None = None
     changed_at: datetime | None = None
     changed_by: str | None = None
+    breaker: OpenBreaker | None = field(default=None, compare=False)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return (setting, what is wrong) for each that cannot work, whatever the workers' own are."""
@@ -83,6 +112,9 @@ class QueueChanges(TypedDict, total=False):
     backoff_base: timedelta | None
     backoff_cap: timedelta | None
     sequenced: bool | None
+    rate: float | None
+    breaker_failures: int | None
+    breaker_cap: timedelta | None
 
 
 CHANGEABLE = tuple(QueueChanges.__annotations__)
@@ -142,6 +174,10 @@ def _span(low: timedelta, high: timedelta) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, timedelta) and low <= value <= high
 
 
+def _number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
 def _yes_or_no(value: object) -> bool:
     return isinstance(value, bool)
 
@@ -156,6 +192,9 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "backoff_base": (_span(_SMALLEST, _YEAR), "must be a duration above 0, at most a year"),
     "backoff_cap": (_span(_SMALLEST, _YEAR), "must be a duration above 0, at most a year"),
     "sequenced": (_yes_or_no, "must be true or false"),
+    "rate": (_number(0.001, 1_000_000), "must be a number of messages a second, from 0.001 to 1000000"),
+    "breaker_failures": (_whole(0, 1_000_000), "must be a whole number from 0 (never open) to 1000000"),
+    "breaker_cap": (_span(_SMALLEST, _LONGEST), "must be a duration above 0, at most a day"),
 }
 
 

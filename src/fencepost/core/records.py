@@ -122,6 +122,8 @@ class Claimed(NamedTuple):
     reclaim_count: int = 0
     """How often this message was taken over from an expired lease; above 0 it is a crash suspect."""
     owner: str = ""
+    routed: bool = False
+    """It was made for the destination whose queue it is in."""
 
     @property
     def id(self) -> int:

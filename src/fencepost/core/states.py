@@ -28,6 +28,8 @@ class Outcome(StrEnum):
 
     DELIVERED = "delivered"
     SKIPPED = "skipped"
+    EXPANDED = "expanded"
+    """Replaced by a message for each of its destinations."""
     PERMANENT = "permanent"
     EXHAUSTED = "exhausted"
     CRASHED = "crashed"
@@ -36,7 +38,7 @@ class Outcome(StrEnum):
     UNKNOWN_OUTCOME = "unknown_outcome"
 
 
-DONE_OUTCOMES = frozenset({Outcome.DELIVERED, Outcome.SKIPPED})
+DONE_OUTCOMES = frozenset({Outcome.DELIVERED, Outcome.SKIPPED, Outcome.EXPANDED})
 DEAD_OUTCOMES = frozenset(Outcome) - DONE_OUTCOMES
 
 
@@ -58,7 +60,9 @@ class Event(StrEnum):
     REAP_CRASHED = "reap crashed"
     REAP_UNKNOWN = "reap unknown"
     DELIVERED = "delivered"
+    EXPAND = "expand"
     RETRY = "retry"
+    OUTAGE = "outage"
     EXHAUST = "exhaust"
     DEFER = "defer"
     EXPIRE = "expire"
@@ -109,7 +113,9 @@ TRANSITIONS: dict[tuple[State, Event], Transition] = {
     (_X, Event.REAP_CRASHED): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.CRASHED),
     (_X, Event.REAP_UNKNOWN): Transition(_DEAD, Attempts.KEPT, raises_token=True, outcome=Outcome.UNKNOWN_OUTCOME),
     (_X, Event.DELIVERED): Transition(_D, Attempts.KEPT, fenced=True, outcome=Outcome.DELIVERED),
+    (_X, Event.EXPAND): Transition(_D, Attempts.KEPT, fenced=True, outcome=Outcome.EXPANDED),
     (_X, Event.RETRY): Transition(_P, Attempts.KEPT, fenced=True),
+    (_X, Event.OUTAGE): Transition(_P, Attempts.REFUNDED, fenced=True),
     (_X, Event.EXHAUST): Transition(_DEAD, Attempts.KEPT, fenced=True, outcome=Outcome.EXHAUSTED),
     (_X, Event.DEFER): Transition(_P, Attempts.REFUNDED, fenced=True),
     (_X, Event.EXPIRE): Transition(_DEAD, Attempts.KEPT, fenced=True, outcome=Outcome.EXPIRED),

@@ -9,16 +9,19 @@ to spare, come as a batch: a machine that lost power must not make its whole loa
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.lease import TrustWindow
 from fencepost.core.records import Claimed
+from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
@@ -26,8 +29,10 @@ from fencepost.runtime.queues import Queues
 from fencepost.runtime.terms import Terms
 from fencepost.runtime.wakeup import Wakeup
 from fencepost.store import outbox as store
+from fencepost.store.breaker import claim_probe
 from fencepost.store.catalog import Catalog
 from fencepost.store.queues import queue_settings
+from fencepost.store.rate import claim_within_rate
 
 log = logging.getLogger("fencepost.claim")
 
@@ -43,6 +48,9 @@ busy; more where a look takes long or finds many queues, each of which then cost
 
 RELIST_SHARE, RELIST_A_QUEUE = 10, 0.01
 
+LONGEST_RATE_PAUSE = 0.1
+"""Seconds to save up for a whole batch where a queue has a rate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -57,6 +65,8 @@ class Batch:
     """Something may be due, and there is no room for it."""
     is_full: bool = False
     """As many were taken as asked for: there is probably more."""
+    retry_in: float | None = None
+    """Seconds until there may be something to claim that is held back now, by a rate or a breaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class Claimer:
         room: what can be taken of a queue just now.
         wakeup: tells whether there was a notice.
         on_settings: called when the queues' settings were read.
+        breakers: which queues are held back but for probes.
     """
 
     def __init__(
@@ -94,7 +105,9 @@ class Claimer:
         room: Callable[[Terms], Room],
         wakeup: Wakeup,
         on_settings: Callable[[], None],
+        breakers: Breakers,
     ) -> None:
+        self._breakers = breakers
         self._link, self._ahead_link = link, ahead_link
         self._catalog, self._settings, self._counters = catalog, settings, counters
         self._queues, self._room, self._on_settings = queues, room, on_settings
@@ -108,6 +121,8 @@ class Claimer:
         self._crowded: dict[str, float] = {}
         """Queues of which a whole batch belonged to one key, and since when: what stands behind it most likely
         does so too, and cannot be claimed before that is written."""
+        self._rated_until: dict[str, float] = {}
+        """Queues that have used up their rate, and until when."""
         self._suspects_at = 0.0
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
         # processes claim once each.
@@ -129,6 +144,9 @@ class Claimer:
     async def next(self) -> Batch:
         """Claim a batch; an empty one means that nothing is due, or that there is no room for what is."""
         await self._look_around()
+        probe = await self._claim_probe()
+        if probe.holdings:
+            return probe
         suspects_due = time.monotonic() >= self._suspects_at
         if suspects_due and not self._owes_normal:
             batch = await self._claim_suspects_and_survive()
@@ -150,6 +168,8 @@ class Claimer:
         queue must not make another one come before its turn.
         """
         for terms in self._queues.in_turn():
+            if self._is_held_back(terms.queue):
+                continue
             room = self._room(terms)
             whole = min(self._largest, terms.concurrency)
             if terms.queue in self._crowded or room.messages - self._asked[terms.queue] < whole:
@@ -178,6 +198,8 @@ class Claimer:
     async def _claim_in_turn(self) -> Batch:
         no_room = False
         for terms in self._queues.in_turn():
+            if self._is_held_back(terms.queue):
+                continue
             if time.monotonic() - self._crowded.get(terms.queue, -PATIENCE) < PATIENCE:
                 self._waiting_since.setdefault(terms.queue, self._crowded[terms.queue])
                 continue
@@ -189,9 +211,9 @@ class Claimer:
             found = await self._claim_and_survive(self._link, terms, wanted, room.longest_run)
             if found.holdings or found.again:
                 return found
-            if terms.queue not in self._waiting_since:
+            if terms.queue not in self._waiting_since and terms.queue not in self._rated_until:
                 self._queues.is_empty(terms)
-        return Batch(no_room=no_room)
+        return Batch(no_room=no_room, retry_in=self._seconds_held_back())
 
     async def _claim_and_survive(self, link: Link, terms: Terms, wanted: int, longest_run: int) -> Batch:
         try:
@@ -219,13 +241,11 @@ class Claimer:
         try:
             result, sent_at = await self._send(
                 link,
-                lambda: store.claim(
-                    self._catalog,
-                    self._terms(terms),
-                    queues=[terms.queue],
-                    batch=min(wanted, self._largest),
-                    scan=scan,
+                lambda many: store.claim(
+                    self._catalog, self._terms(terms), queues=[terms.queue], batch=many, scan=scan
                 ),
+                terms,
+                wanted,
             )
             got = len(result.claimed)
         finally:
@@ -264,7 +284,7 @@ class Claimer:
             return Batch()
 
     async def _claim_suspects(self) -> Batch:
-        due = self._queues.due
+        due = [queue for queue in self._queues.due if not self._is_held_back(queue)]
         random.shuffle(due)
         for queue in due[: store.QUEUES_PER_STEP]:
             terms = self._queues.terms(queue)
@@ -286,39 +306,93 @@ class Claimer:
     ) -> list[Holding]:
         result, sent_at = await self._send(
             self._link,
-            lambda: store.claim_suspects(
+            lambda many: store.claim_suspects(
                 self._catalog,
                 self._terms(terms),
                 queues=[terms.queue],
-                batch=batch,
+                batch=many,
                 max_reclaims=max_reclaims,
                 spare_attempts=spare_attempts,
             ),
+            terms,
+            batch,
         )
         return self._holdings(terms, result.claimed, sent_at)
 
+    # --- what is held back -------------------------------------------------------------------------------
+
+    def _is_held_back(self, queue: str) -> bool:
+        if self._breakers.is_open(queue):
+            return True
+        until = self._rated_until.get(queue)
+        if until is not None and until <= time.monotonic():
+            del self._rated_until[queue]
+            until = None
+        return until is not None
+
+    def _seconds_held_back(self) -> float | None:
+        now = time.monotonic()
+        waits = [max(0.0, until - now) for until in self._rated_until.values()]
+        probe = self._breakers.seconds_to_probe()
+        return min(waits if probe is None else [*waits, probe], default=None)
+
+    async def _claim_probe(self) -> Batch:
+        """Where the breaker of a queue is open and a probe is due, claim one message of it."""
+        for terms in self._queues.in_turn():
+            if not self._breakers.may_probe(terms.queue):
+                continue
+            patience = terms.lease + timedelta(seconds=terms.publish_timeout)
+            began = time.monotonic()
+            result, version = await self._link.run(
+                functools.partial(claim_probe, self._catalog, self._terms(terms), terms.queue, patience=patience),
+                atomic=True,
+            )
+            if version is None or not result.claimed:
+                # Somebody else probes, it was closed, or nothing is due: the settings will tell.
+                self._breakers.probing(terms.queue, self._settings.poll_interval.total_seconds())
+                continue
+            self._breakers.probing(terms.queue, patience.total_seconds())
+            self._count(result)
+            holdings = self._holdings(terms, result.claimed, began)
+            for holding in holdings:
+                holding.probe = version
+            return Batch(holdings, alone=result.claimed[0].reclaim_count > 0)
+        return Batch()
+
     # --- what both share ---------------------------------------------------------------------------------
 
-    async def _send(self, link: Link, make: store.MakeClaim) -> tuple[store.ClaimResult, float]:
-        """Return what a claim took, and when it was sent."""
+    async def _send(
+        self, link: Link, claim: Callable[[int], store.ClaimOperation], terms: Terms, wanted: int
+    ) -> tuple[store.ClaimResult, float]:
+        """Return what a claim took, within the queue's rate, and when it was sent."""
         tries, sent_at = 0, 0.0
 
-        def timed() -> store.ClaimOperation:
+        def many() -> int:
             nonlocal tries, sent_at
             tries += 1
             if tries > 1:
                 self.shrink()
             # Of the try that worked: the lease is counted from before it was sent.
             sent_at = time.monotonic()
-            return make()
+            return min(wanted, self._largest)
 
-        result = await link.run(timed)
+        if terms.rate is None:
+            result = await link.run(lambda: claim(many()))
+        else:
+            result, is_held = await link.run(
+                lambda: claim_within_rate(self._catalog, terms.queue, many(), claim), atomic=True
+            )
+            if is_held:
+                self._rated_until[terms.queue] = time.monotonic() + _rate_pause(terms.rate, wanted)
         self._largest = min(self._settings.batch, self._largest * 2)
+        self._count(result)
+        return result, sent_at
+
+    def _count(self, result: store.ClaimResult) -> None:
         self._counters.exhausted_at_claim += result.exhausted
         self._counters.claimed += len(result.claimed)
         self._counters.parked += result.parked
         self._counters.reclaimed += sum(each.reclaim_count > 0 for each in result.claimed)
-        return result, sent_at
 
     def _terms(self, terms: Terms) -> store.ClaimTerms:
         return store.ClaimTerms(self._settings.owner, terms.lease, terms.policy.max_attempts)
@@ -332,7 +406,9 @@ class Claimer:
         now = time.monotonic()
         poll = self._settings.poll_interval.total_seconds()
         if self._settled_at is None or now - self._settled_at > poll:
-            self._queues.learn(await self._link.run(lambda: queue_settings(self._catalog)))
+            found = await self._link.run(lambda: queue_settings(self._catalog))
+            self._queues.learn(found)
+            self._breakers.learn(found)
             self._on_settings()
             self._settled_at = now
         if self._listed_at is None or now - self._listed_at > poll:
@@ -360,3 +436,8 @@ class Claimer:
         if self._settings.queues is not None:
             return self._settings.queues
         return await self._link.run(lambda: store.open_queues(self._catalog, rotation=self._rotation))
+
+
+def _rate_pause(rate: float, wanted: int) -> float:
+    """Return the seconds after which a rate leaves enough again to be worth a claim."""
+    return max(1 / rate, min(wanted / rate, LONGEST_RATE_PAUSE))

@@ -13,7 +13,11 @@ class Counters:
     reclaimed: int = 0
     delivered: int = 0
     retried: int = 0
+    expanded: int = 0
+    """Messages replaced by one for each of their destinations."""
     deferred: int = 0
+    outages: int = 0
+    """Failures while a breaker was open, whose attempts were given back."""
     dead: int = 0
     released: int = 0
     exhausted_at_claim: int = 0

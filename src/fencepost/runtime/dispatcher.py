@@ -31,6 +31,7 @@ from fencepost.core.error_text import describe
 from fencepost.core.outcome import Unstarted
 from fencepost.embedded import open_store
 from fencepost.errors import ConfigError, FencepostError, SchemaError
+from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
@@ -64,7 +65,9 @@ class Dispatcher:
 
     Args:
         store: the database's address, ``postgresql://…`` or ``embedded:``.
-        routes: which publisher a message goes to; the first match wins.
+        routes: which publisher a message goes to, or which destinations; the first match wins.
+        destinations: publishers, or URLs, by name. A destination is a queue: whatever stands in it goes there, in
+            its own order, with its own retries, pause, breaker and rate.
         settings: everything else; or give single settings as keyword arguments.
         schema_name, table: where the tables are.
 
@@ -75,9 +78,10 @@ class Dispatcher:
     def __init__(
         self,
         store: str,
-        routes: Iterable[Route],
+        routes: Iterable[Route] = (),
         settings: DispatcherSettings | None = None,
         *,
+        destinations: Mapping[str, Any] | None = None,
         schema_name: str = "public",
         table: str = "outbox",
         **options: Any,
@@ -88,7 +92,7 @@ class Dispatcher:
         self.counters = Counters()
         self._store = store
         self._catalog = Catalog(Names(schema_name, table))
-        self._router = Router(routes)
+        self._router = Router(routes, destinations)
         self._queues = Queues(self.settings)
         self._shortest_lease = self.settings.lease.total_seconds()
         self._limits = Limits.below(self.settings.lease)
@@ -161,6 +165,7 @@ class Dispatcher:
             await stack.enter_async_context(opened(publisher, self._left_to_close))
         self._background = [
             asyncio.create_task(self._finalizer.run(), name="finalize"),
+            asyncio.create_task(self._breakers.run(), name="breakers"),
             asyncio.create_task(self._upkeep(), name="upkeep"),
         ]
         if self.settings.notify:
@@ -186,8 +191,23 @@ class Dispatcher:
             stack.push_async_callback(self._purge_link.close)
         self._finalize_link = finalize_link
         self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
+        self._breakers = Breakers(
+            finalize_link,
+            self._catalog,
+            self.settings,
+            on_open=lambda queue: self._flight.release_line([queue]),
+            on_close=self._wakeup.set,
+        )
         self._flight = Flight(
-            self.settings, self._router, self._held, self._finalizer, self.counters, self._stop, self._pacing.room
+            self.settings,
+            self._router,
+            self._held,
+            self._finalizer,
+            self.counters,
+            self._stop,
+            self._breakers,
+            self._pacing.room,
+            self._queues.leave,
         )
         self._ahead_link = Link(url, self._catalog, self._limits, "claim ahead", self._count_reconnect)
         stack.push_async_callback(self._ahead_link.close)
@@ -201,6 +221,7 @@ class Dispatcher:
             self._flight.room,
             self._wakeup,
             self._settings_read,
+            self._breakers,
         )
         self._heartbeat = Heartbeat(
             url,
@@ -263,6 +284,7 @@ class Dispatcher:
             await self._start(batch)
             await self._flight.landed()
             await self._finalizer.drained()
+            await self._breakers.written()
             self._raise_unexpected()
             return len(batch.holdings)
 
@@ -463,6 +485,7 @@ class Dispatcher:
         # What is still held now was given up on, or lost by a fault of ours: not left to its lease either way.
         await self._flight.cut_off(patience=0)
         await self._finalizer.drained()
+        await self._breakers.written()
 
     async def _within(self, deadline: float, work: Coroutine[Any, Any, None]) -> bool:
         """Run ``work`` until the deadline or until somebody hurries; return whether it came to its end."""

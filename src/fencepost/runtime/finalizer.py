@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from fencepost.core.error_text import describe
-from fencepost.core.outcome import DONE, Action, Dead, Done, Release, Reschedule
+from fencepost.core.outcome import DONE, Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.states import Event
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.link import Link
 from fencepost.store.catalog import Catalog
-from fencepost.store.finalize import closes_ordered, finalize
+from fencepost.store.finalize import finalize, needs_transaction
 
 log = logging.getLogger("fencepost.finalize")
 
@@ -85,7 +85,7 @@ class Finalizer:
         decided = [(holding.claimed, action) for holding, action in batch]
         try:
             written = await self._link.run(
-                lambda: finalize(self._catalog, decided), atomic=closes_ordered(decided)
+                lambda: finalize(self._catalog, decided), atomic=needs_transaction(decided)
             )
         except asyncio.CancelledError:
             # Put back in front: whoever drains us may still try.
@@ -98,6 +98,8 @@ class Finalizer:
         for holding, action in batch:
             if holding.claimed.id in written.lost:
                 self._report_lost(holding, action)
+            elif holding.claimed.id in written.busy:
+                self._counters.deferred += 1
             elif holding.claimed.id in written.out_of_turn:
                 self._report_out_of_turn(holding)
             elif action is DONE:
@@ -154,8 +156,12 @@ class Finalizer:
                 self._counters.delivered += 1
             case Release():
                 self._counters.released += 1
+            case Expand():
+                self._counters.expanded += 1
             case Reschedule(event=Event.DEFER):
                 self._counters.deferred += 1
+            case Reschedule(event=Event.OUTAGE):
+                self._counters.outages += 1
             case Reschedule(error=error, delay=delay):
                 self._counters.retried += 1
                 log.info(

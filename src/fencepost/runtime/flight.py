@@ -12,15 +12,29 @@ from datetime import timedelta
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import DONE, Action, Cancelled, Failed, Refused, Result, TimedOut, Unstarted, decide
+from fencepost.core.outcome import (
+    DONE,
+    Action,
+    Cancelled,
+    Deferred,
+    Disabled,
+    Failed,
+    Refused,
+    Result,
+    Routed,
+    TimedOut,
+    Unstarted,
+    decide,
+)
 from fencepost.publishers.callable import Invocable
+from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Room
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.lanes import Lane, Slots, lanes_of
 from fencepost.runtime.publishing import DELIVERED, publish, publish_batch
-from fencepost.runtime.routes import Router
+from fencepost.runtime.routes import FOREIGN, Router, Target
 from fencepost.runtime.shutdown import Stop
 from fencepost.runtime.terms import Terms
 
@@ -34,6 +48,7 @@ class Flight:
 
     Args:
         on_room: called whenever a publish ended and there may be room for a claim.
+        on_foreign: called with a queue that holds messages of a destination that this worker does not know.
     """
 
     def __init__(
@@ -44,11 +59,14 @@ class Flight:
         finalizer: Finalizer,
         counters: Counters,
         stop: Stop,
+        breakers: Breakers,
         on_room: Callable[[], None],
+        on_foreign: Callable[[str], None],
     ) -> None:
         self._settings, self._router, self._held = settings, router, held
         self._finalizer, self._counters, self._stop = finalizer, counters, stop
-        self._on_room = on_room
+        self._breakers = breakers
+        self._on_room, self._on_foreign = on_room, on_foreign
         self._ended_one = asyncio.Event()
         self._slots: dict[str, Slots] = {}
         self._tasks: dict[asyncio.Task[None], Lane] = {}
@@ -216,6 +234,7 @@ class Flight:
     def finish(self, holding: Holding, result: Result) -> None:
         """Decide what a result does to its row, and pass it on to be written."""
         if result is DELIVERED:
+            self._breakers.delivered(holding)
             self._finalizer.submit(holding, DONE)
             return
         if isinstance(result, TimedOut):
@@ -231,6 +250,9 @@ class Flight:
 
     def _decide(self, holding: Holding, result: Result) -> Action:
         claimed = holding.claimed
+        if isinstance(result, Disabled):
+            result = self._disabled(holding, result)
+        is_outage = self._breakers.ended_otherwise(holding, result)
         return decide(
             result,
             holding.terms.policy,
@@ -238,7 +260,17 @@ class Flight:
             recovery=claimed.recovery,
             age=claimed.age + timedelta(seconds=time.monotonic() - holding.claimed_at),
             fraction=random.random(),  # noqa: S311 - jitter, not a secret
+            is_outage=is_outage,
         )
+
+    def _disabled(self, holding: Holding, result: Disabled) -> Result:
+        """Pause the queue of a destination that is gone for good; in a shared queue, others must go on."""
+        queue = holding.terms.queue
+        if not self._router.is_destination(queue):
+            return Refused(result.error)
+        self._breakers.pause(queue, result.error)
+        self.release_line([queue])
+        return result
 
     # --- flying ------------------------------------------------------------------------------------------
 
@@ -268,7 +300,7 @@ class Flight:
                 return  # it was given up on meanwhile, and what is behind it given back
             self.finish(holding, result)
             lane.landed += 1
-            if result is not DELIVERED or holding.lost:
+            if not (result is DELIVERED or isinstance(result, Routed)) or holding.lost:
                 # (Lost though delivered: nothing behind it could be closed, as it is open again.)
                 self._release_rest(lane)
                 return
@@ -287,9 +319,9 @@ class Flight:
         if self._is_stopping or holding.lost:
             return Unstarted()
         message = holding.claimed.message
-        publisher = self._router.find(message.event_type)
-        if publisher is None:
-            return Refused(f"no route for event type {storable(message.event_type, 200)!r}", unroutable=True)
+        publisher = self._router.find(holding.terms.queue, holding.claimed)
+        if not isinstance(publisher, Invocable):
+            return self._unpublished(holding, publisher)
         self._take_off(holding)
         return await publish(
             publisher,
@@ -298,6 +330,16 @@ class Flight:
             threads=slots.threads,
             on_unexpected=self._note_unexpected,
         )
+
+    def _unpublished(self, holding: Holding, target: Target) -> Result:
+        """Return what becomes of a message that has no publisher here."""
+        if isinstance(target, tuple):
+            return Routed(target)
+        event_type, queue = storable(holding.claimed.message.event_type, 200), holding.terms.queue
+        if target is FOREIGN:
+            self._on_foreign(queue)
+            return Deferred(timedelta(0), f"queue {queue} is no destination of worker {self._settings.owner}")
+        return Refused(f"no route for event type {event_type!r} in queue {queue}", unroutable=True)
 
     async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
         batch = []

@@ -40,6 +40,8 @@ class Holding:
     deadline: float = math.inf
     """Monotonic instant at which its publish is timed out."""
     timed_out: bool = False
+    probe: int | None = None
+    """The version of its queue's breaker, where it is a probe past that."""
 
     @property
     def key(self) -> tuple[int, int]:

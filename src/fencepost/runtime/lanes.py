@@ -108,11 +108,11 @@ def _packed(groups: Iterable[Sequence[Holding]], widest: int) -> Iterator[list[H
 
 
 def _batch_publisher(group: Sequence[Holding], router: Router) -> Invocable | None:
-    publishers = [router.find(holding.claimed.message.event_type) for holding in group]
+    publishers = [router.find(holding.terms.queue, holding.claimed) for holding in group]
     first = publishers[0]
-    if first is None or first.call_batch is None or any(each is not first for each in publishers):
+    if not isinstance(first, Invocable) or first.call_batch is None:
         return None
-    return first
+    return None if any(each is not first for each in publishers) else first
 
 
 class Slots:

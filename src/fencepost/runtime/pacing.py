@@ -60,24 +60,25 @@ class Pacing:
             lingers: a queue waits shortly for more room.
             waits: messages were left alone that wait for one that is being published.
         """
+        at_most = self._poll_interval if batch.retry_in is None else min(batch.retry_in, self._poll_interval)
         if batch.no_room:
-            await _within(self._room, LINGER if lingers else self._unless_news(self._poll_interval))
+            await _within(self._room, LINGER if lingers else self._unless_news(at_most))
         elif waits:
             await _within(self._written, PATIENCE)
         else:
-            await self._idle()
+            await self._idle(max(at_most, LEAST_PAUSE))
 
     def _unless_news(self, seconds: float) -> float:
         """Shorten a pause where it is not known yet which queue the last notice was about."""
         return min(seconds, RELIST) if self._wakeup.has_news else seconds
 
-    async def _idle(self) -> None:
+    async def _idle(self, at_most: float) -> None:
         if self._was_futile:
             # Notices may come in a storm, of messages that are not due, or of other workers' ones.
             await asyncio.sleep(LEAST_PAUSE)
         # Spread a little, so that many idle workers do not all poll in the same instant.
         spread = random.uniform(0.9, 1.0)  # noqa: S311 - jitter
-        self._was_futile = await self._wakeup.wait(min(self._pause, self._poll_interval) * spread)
+        self._was_futile = await self._wakeup.wait(min(self._pause, at_most) * spread)
         self._pause *= 2
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import Deferred, Delivered, Failed, Refused, Result
+from fencepost.core.outcome import Deferred, Delivered, Disabled, Failed, Refused, Result
 from fencepost.core.records import Message
-from fencepost.errors import Defer, Permanent, Retryable
+from fencepost.errors import Defer, Gone, Permanent, Retryable
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable, checked_outcomes
 
@@ -145,12 +145,14 @@ def classified(
         asyncio.CancelledError: where the error is this task's own end.
     """
     match error:
+        case Gone():
+            return Disabled(_reason(error))
         case Permanent():
             return Refused(_reason(error))
         case Defer():
             return Deferred(error.delay, _reason(error))
         case Retryable():
-            return Failed(_reason(error), error.delay)
+            return Failed(_reason(error), error.delay, unavailable=error.unavailable)
     if _is_our_own_end(error):
         raise error
     return _unexpected(error, invocable, message, on_unexpected)

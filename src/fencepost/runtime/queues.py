@@ -8,6 +8,7 @@ claim what it did not use nor be made to wait for it. (C. Waldspurger and W. Wei
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 
 from fencepost.config import DispatcherSettings
@@ -19,7 +20,9 @@ log = logging.getLogger("fencepost.queues")
 
 RECENT_SECONDS = 10.0
 MOST_GUESSES = 8
-"""How long, and how many, queues are taken for due without looking since they had something."""
+LEFT_SECONDS = 60.0
+"""How long, and how many, queues are taken for due without looking since they had something; and how long a queue
+of an unknown destination is left alone."""
 
 
 class Queues:
@@ -32,6 +35,7 @@ class Queues:
         self._pass: dict[str, float] = {}
         self._floors: dict[str, ScanFloor] = {}
         self._told: set[str] = set()
+        self._left_until: dict[str, float] = {}
         self._due: dict[str, None] = {}
         self._recent: dict[str, float] = {}
 
@@ -70,7 +74,20 @@ class Queues:
     def _is_mine(self, queue: str) -> bool:
         return self._settings.queues is None or queue in self._settings.queues
 
+    def leave(self, queue: str) -> None:
+        """Leave a queue to other workers for a while: this one does not know where its messages go."""
+        self._left_until[queue] = time.monotonic() + LEFT_SECONDS
+        self._due.pop(queue, None)
+        log.error(
+            "queue %s holds messages of a destination that this worker does not know: left to others for %g s; "
+            "give it that destination, or its own queues",
+            queue,
+            LEFT_SECONDS,
+        )
+
     def _is_served(self, queue: str) -> bool:
+        if self._left_until.get(queue, 0.0) > time.monotonic():
+            return False
         terms = self.terms(queue)
         if terms.problems and queue not in self._told:
             self._told.add(queue)

@@ -1,67 +1,130 @@
-"""Which publisher a message goes to."""
+"""Which publisher a message goes to, or which destinations get a message of their own."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Literal
 
+from fencepost.core.queue import checked_name
+from fencepost.core.records import Claimed
+from fencepost.core.routing import REMEMBERED, Kind, Match, checked_destinations, first_match
 from fencepost.errors import ConfigError
 from fencepost.publishers.callable import Invocable, as_publisher
 from fencepost.publishers.registry import publisher_for
 
-REMEMBERED = 1_000
-"""Event types whose route is remembered."""
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Messages whose event type matches a shell pattern, and where they go.
+    """Messages that match, and where they go.
 
     Args:
         pattern: a shell pattern over the event type; ``*`` also crosses dots.
-        publisher: a `Publisher`, a plain function, a coroutine function, or a destination's URL.
+        publisher: publishes them as they stand in their queue: a `Publisher`, a plain function, a coroutine
+            function, or a destination's URL.
+        to: instead the name of a destination, or of several: each gets a message of its own in its own queue.
+        queue, aggregate_type: further patterns that must match.
+
+    Raises:
+        ConfigError: neither or both of ``publisher`` and ``to``.
     """
 
     pattern: str
-    publisher: Any
+    publisher: Any = None
+    to: Sequence[str] | str | None = None
+    queue: str = "*"
+    aggregate_type: str = "*"
+
+    def __post_init__(self) -> None:
+        if (self.publisher is None) == (self.to is None):
+            raise ConfigError(
+                f"routes: {self.pattern!r} needs either a publisher or the destinations that it leads to"
+            )
+
+
+class Foreign(Enum):
+    """The queue of a message is a destination that this worker does not know."""
+
+    QUEUE = "a destination of others"
+
+
+FOREIGN: Final = Foreign.QUEUE
+
+Target = Invocable | tuple[str, ...] | Literal[Foreign.QUEUE] | None
+"""A publisher; names of destinations; a destination of others; nowhere."""
 
 
 class Router:
-    """The routes in their order: the first match wins."""
+    """The destinations, and the routes in their order: the first match wins.
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    Whatever stands in the queue of a destination goes there, by no route.
+
+    Args:
+        routes: for everything else.
+        destinations: publishers, or URLs, by the names of their queues.
+
+    Raises:
+        ConfigError: none at all, a name that no queue can have, or a route to a destination that is not there.
+    """
+
+    def __init__(self, routes: Iterable[Route], destinations: Mapping[str, Any] | None = None) -> None:
         made: dict[Any, Invocable] = {}
-        self._routes = [(_matcher(route.pattern), _invocable(route.publisher, made)) for route in routes]
-        if not self._routes:
+        self._destinations = {
+            checked_name(name): _invocable(publisher, made) for name, publisher in (destinations or {}).items()
+        }
+        given = list(routes)
+        matches = [
+            Match(event_type=each.pattern, queue=each.queue, aggregate_type=each.aggregate_type) for each in given
+        ]
+        self._routes = [
+            (match.compiled(), self._target(route, made)) for match, route in zip(matches, given, strict=True)
+        ]
+        if not self._routes and not self._destinations:
             raise ConfigError('routes: at least one is needed, such as Route("*", publisher)')
-        self._found: dict[str, Invocable | None] = {}
+        self._looks_at_aggregates = any(match.aggregate_type != "*" for match in matches)
+        self._found: dict[Kind, Target] = {}
 
-    def find(self, event_type: str) -> Invocable | None:
-        """Return the publisher for an event type, or None where nothing matches."""
+    def find(self, queue: str, claimed: Claimed) -> Target:
+        """Return what is to be done with a message of this queue; None where nothing matches."""
+        publisher = self._destinations.get(queue)
+        if publisher is not None:
+            return publisher
+        if claimed.routed:
+            return FOREIGN
+        message = claimed.message
+        kind = (message.event_type, queue, (message.aggregate_type or "") if self._looks_at_aggregates else "")
         try:
-            return self._found[event_type]
+            return self._found[kind]
         except KeyError:
-            return self._look_up(event_type)
+            return self._look_up(kind)
 
-    def _look_up(self, event_type: str) -> Invocable | None:
-        found = next((publisher for matches, publisher in self._routes if matches.fullmatch(event_type)), None)
+    def is_destination(self, queue: str) -> bool:
+        return queue in self._destinations
+
+    def _look_up(self, kind: Kind) -> Target:
+        found = first_match(self._routes, kind)
         if len(self._found) < REMEMBERED:
-            self._found[event_type] = found
+            self._found[kind] = found
         return found
+
+    def _target(self, route: Route, made: dict[Any, Invocable]) -> Invocable | tuple[str, ...]:
+        if route.to is None:
+            return _invocable(route.publisher, made)
+        names = checked_destinations(route.to)
+        for name in names:
+            if name not in self._destinations:
+                known = ", ".join(sorted(self._destinations)) or "none"
+                raise ConfigError(
+                    f"routes: {route.pattern!r} leads to {name!r}, which is no destination; there are: {known}"
+                )
+        return names
 
     @property
     def publishers(self) -> list[Invocable]:
-        """Each publisher once, in the order of the routes."""
-        return list({id(publisher): publisher for _, publisher in self._routes}.values())
-
-
-def _matcher(pattern: str) -> re.Pattern[str]:
-    if not pattern:
-        raise ConfigError('routes: a pattern must not be empty; say "order.*" or "*"')
-    return re.compile(fnmatch.translate(pattern))
+        """Each publisher once: those of the destinations, then in the order of the routes."""
+        routed = [target for _, target in self._routes if isinstance(target, Invocable)]
+        return list({id(publisher): publisher for publisher in [*self._destinations.values(), *routed]}.values())
 
 
 def _invocable(publisher: Any, made: dict[Any, Invocable]) -> Invocable:

@@ -29,6 +29,10 @@ class Terms:
     publish_timeout: float
     """Seconds."""
     policy: RetryPolicy
+    breaker_failures: int
+    breaker_cap: timedelta
+    rate: float | None = None
+    """Messages a second, over all dispatchers."""
     problems: tuple[str, ...] = ()
 
 
@@ -51,5 +55,8 @@ def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
         beat_every=beat_every.total_seconds(),
         publish_timeout=publish_timeout.total_seconds(),
         policy=RetryPolicy(own.max_attempts or settings.max_attempts, Backoff(base, cap), settings.max_age),
+        breaker_failures=(settings.breaker_failures if own.breaker_failures is None else own.breaker_failures),
+        breaker_cap=own.breaker_cap or settings.breaker_cap,
+        rate=own.rate,
         problems=tuple(f"{setting}: {text}" for setting, text in problems),
     )

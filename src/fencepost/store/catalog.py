@@ -19,7 +19,7 @@ from fencepost.errors import ConfigError
 
 _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
-    *("queue_pkey", "queue_limits", "key_pkey"),
+    *("queue_pkey", "queue_limits", "queue_shared", "key_pkey"),
 )
 # No text constant of ours holds two dashes.
 _COMMENT = re.compile(r"--.*")

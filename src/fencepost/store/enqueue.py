@@ -85,13 +85,13 @@ def _enqueue_chunk(
             receipts.append((yield from _enqueue_one(catalog, message, notify=notify, counted=is_counted)))
         return receipts
     drawn = (yield from order.draw_numbers(catalog, in_number)) if in_number else []
-    numbers = dict(zip((message.message_id for message in in_number), drawn, strict=True))
-    columns = [_params(message, numbers.get(message.message_id)) for message in drafts]
+    numbers = dict(zip((_identity(message) for message in in_number), drawn, strict=True))
+    columns = [_params(message, numbers.get(_identity(message))) for message in drafts]
     rows = yield from _inserted(
         catalog.statement("enqueue_many", {key: [row[key] for row in columns] for key in columns[0]})
     )
-    ids = {UUID(message_id): row_id for row_id, message_id, _ in rows}
-    if notify and any(is_due for _, _, is_due in rows):
+    ids = {(UUID(message_id), queue): row_id for row_id, message_id, queue, _ in rows}
+    if notify and any(is_due for *_, is_due in rows):
         yield catalog.statement("notify", {"channel": catalog.names.channel})
     return (yield from _receipts(catalog, drafts, ids, notify=notify))
 
@@ -108,13 +108,22 @@ def _inserted(statement: Statement) -> Operation[Rows]:
         raise
 
 
+Identity = tuple[UUID, str]
+"""A message id and a queue: an event has a message of one id in the queue of each of its destinations."""
+
+
+def _identity(message: Draft) -> Identity:
+    return message.message_id, message.queue
+
+
 def _receipts(
-    catalog: Catalog, drafts: Sequence[Draft], ids: dict[UUID, int], *, notify: bool
+    catalog: Catalog, drafts: Sequence[Draft], ids: dict[Identity, int], *, notify: bool
 ) -> Operation[list[Enqueued]]:
     receipts = []
     for message in drafts:
-        if message.message_id in ids:
-            receipts.append(Enqueued(ids[message.message_id], message.message_id, created=True))
+        row_id = ids.get(_identity(message))
+        if row_id is not None:
+            receipts.append(Enqueued(row_id, message.message_id, created=True))
         elif message.dedupe_key is None:
             raise _nothing_inserted(catalog)
         else:
@@ -137,6 +146,7 @@ def _params(message: Draft, number: int | None) -> dict[str, Any]:
         "headers": message.headers,
         "dedupe_key": message.dedupe_key,
         "recovery": str(message.recovery),
+        "routed": message.routed,
         "available_at": message.available_at,
         "delay": message.delay,
     }

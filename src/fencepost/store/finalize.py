@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fencepost.core.operation import Operation
-from fencepost.core.outcome import Action, Dead, Done, Release, Reschedule
+from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.records import Claimed
 from fencepost.store import outbox
 from fencepost.store.catalog import Catalog
+from fencepost.store.expand import Expansion, expand
 
 Decided = tuple[Claimed, Action]
 
@@ -21,12 +22,15 @@ class Finalized:
     lost: frozenset[int]
     out_of_turn: frozenset[int] = frozenset()
     promoted: int = 0
+    busy: frozenset[int] = frozenset()
+    """Not expanded but put back for a moment; see `fencepost.store.expand.Expanded`."""
 
 
-def closes_ordered(decided: Sequence[Decided]) -> bool:
-    """Tell whether `finalize` needs a transaction around it: it locks keys and promotes what is parked."""
+def needs_transaction(decided: Sequence[Decided]) -> bool:
+    """Tell whether `finalize` needs one around it: it locks keys and promotes what is parked, or expands."""
     return any(
-        isinstance(action, Done) and claimed.message.ordering_key is not None for claimed, action in decided
+        isinstance(action, Expand) or (isinstance(action, Done) and claimed.message.ordering_key is not None)
+        for claimed, action in decided
     )
 
 
@@ -39,19 +43,28 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
     released: list[Claimed] = []
     rescheduled: list[outbox.Rescheduled] = []
     buried: list[outbox.Buried] = []
+    expansions: list[Expansion] = []
     for claimed, action in decided:
         match action:
             case Done():
                 done.append(claimed)
+            case Expand(destinations=destinations):
+                expansions.append(Expansion(claimed, destinations))
             case Release():
                 released.append(claimed)
             case Reschedule(delay=delay, error=error, refund_attempt=refund):
                 rescheduled.append(outbox.Rescheduled(claimed, delay, error, refund))
             case Dead(outcome=outcome, error=error):
                 buried.append(outbox.Buried(claimed, outcome, error))
-    closed = yield from outbox.close_delivered(catalog, done)
-    lost = closed.lost
+    closed = yield from outbox.close(catalog, done)
+    expanded = yield from expand(catalog, expansions)
+    lost = closed.lost | expanded.closed.lost
     lost |= yield from outbox.reschedule(catalog, rescheduled)
     lost |= yield from outbox.mark_dead(catalog, buried)
     lost |= yield from outbox.release(catalog, released)
-    return Finalized(lost, closed.out_of_turn, closed.promoted)
+    return Finalized(
+        lost,
+        closed.out_of_turn | expanded.closed.out_of_turn,
+        closed.promoted + expanded.closed.promoted,
+        expanded.busy,
+    )

@@ -9,7 +9,7 @@ once, and look for parked messages in a statement of their own; a run has no gap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fencepost.core.draft import Draft
 from fencepost.core.operation import Operation, Rows
@@ -54,9 +54,27 @@ def _lock(catalog: Catalog, keys: set[Key], seed: int) -> Operation[Rows]:
     return (yield catalog.statement("lock_keys", {"table": table, "seed": seed, **_columns(keys)}))
 
 
+def try_lock_for_producers(catalog: Catalog, keys: Iterable[Key]) -> Operation[list[tuple[str, str, bool, bool]]]:
+    """Take the keys' locks until the transaction ends, as far as nobody holds them.
+
+    Returns:
+        Each key's queue and text, whether its lock is ours, and whether the queue counts.
+    """
+    chosen = set(keys)
+    if not chosen:
+        return []
+    table = catalog.names.placeholders()["outbox"]
+    rows = yield catalog.statement("try_lock_keys", {"table": table, "seed": PRODUCERS, **_columns(chosen)})
+    return [(queue, key, got, is_counted) for queue, key, got, is_counted in rows]
+
+
 def draw_numbers(catalog: Catalog, drafts: Iterable[Draft]) -> Operation[list[int]]:
     """Draw the next number of each message's key, in order; their producers' locks are held."""
-    keys = [key for key in map(key_of, drafts) if key is not None]
+    return draw_numbers_of(catalog, [key for key in map(key_of, drafts) if key is not None])
+
+
+def draw_numbers_of(catalog: Catalog, keys: Sequence[Key]) -> Operation[list[int]]:
+    """Draw a number for each key as often as it is named, in order; their producers' locks are held."""
     last = yield from _add(catalog, Counter(keys))
     remaining = Counter(keys)
     numbers = []

@@ -7,7 +7,7 @@ these operations begins or ends a transaction: that is the caller's.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -43,11 +43,15 @@ MAX_EXHAUSTED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """Who claims, for how long, and under which limit of attempts."""
+    """Who claims, for how long, and under which limit of attempts.
+
+    ``is_probe``: also where the breaker of the queue is open.
+    """
 
     owner: str
     lease: timedelta
     max_attempts: int
+    is_probe: bool = False
 
 
 PARK = 1_000
@@ -77,7 +81,6 @@ class ClaimResult:
 
 
 ClaimOperation = Operation[ClaimResult]
-MakeClaim = Callable[[], ClaimOperation]
 
 
 @dataclass(slots=True)
@@ -268,7 +271,9 @@ def reap(
 
 
 # Where a claimed row has what; see ``claim_returning.sql``.
-_STATUS, _TOKEN, _ATTEMPT, _RECOVERY, _RECLAIMS, _AGE, _AVAILABLE_AT = range(STORED_COLUMNS, STORED_COLUMNS + 7)
+_STATUS, _TOKEN, _ATTEMPT, _RECOVERY, _RECLAIMS, _AGE, _AVAILABLE_AT, _ROUTED = range(
+    STORED_COLUMNS, STORED_COLUMNS + 8
+)
 _RECOVERIES = {str(policy): policy for policy in Recovery}
 
 
@@ -277,6 +282,7 @@ def _claim_params(terms: ClaimTerms) -> dict[str, Any]:
         "owner": storable(terms.owner),
         "lease": seconds(terms.lease),
         "max_attempts": min(terms.max_attempts, UNLIMITED),
+        "is_probe": terms.is_probe,
     }
 
 
@@ -293,6 +299,7 @@ def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
             row[_AGE],
             row[_RECLAIMS],
             owner,
+            row[_ROUTED],
         )
         for row in sorted(rows, key=itemgetter(0))
         if row[_STATUS] == State.PROCESSING
@@ -326,52 +333,68 @@ class Closed:
         lost: the ids whose lease was lost, of which nothing was changed.
         out_of_turn: ids given back, since an earlier message of their key was lost and is open again.
         promoted: how many parked messages came to their turn.
+        repeated: ids that stood closed already, written by a try whose answer was lost.
     """
 
     lost: frozenset[int]
     out_of_turn: frozenset[int] = frozenset()
     promoted: int = 0
+    repeated: frozenset[int] = frozenset()
 
 
 def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
     """Finalize as delivered; return the ids whose lease is lost, or that were out of their turn."""
-    closed = yield from close_delivered(catalog, claimed)
+    closed = yield from close(catalog, claimed)
     return closed.lost | closed.out_of_turn
 
 
-def close_delivered(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[Closed]:
-    """Finalize as delivered.
+def close(
+    catalog: Catalog, claimed: Collection[Claimed], outcome: Outcome = Outcome.DELIVERED
+) -> Operation[Closed]:
+    """Finalize as delivered or expanded.
 
     Ordered messages need a transaction around it: their keys are locked, and what is parked behind them promoted.
     """
     unordered = [each for each in claimed if each.message.ordering_key is None]
-    kept: set[int] = set()
-    for token, ids in _by_token(unordered):
-        kept |= yield from _finalize(catalog, "mark_done", ids, token, {}, State.DONE, Outcome.DELIVERED)
-    missing = lost((each.id for each in unordered), kept)
+    closed = yield from _close_unordered(catalog, unordered, outcome)
     ordered = [each for each in claimed if each.message.ordering_key is not None]
     if not ordered:
-        return Closed(missing)
-    closed = yield from _close_ordered(catalog, ordered)
-    return Closed(missing | closed.lost, closed.out_of_turn, closed.promoted)
+        return closed
+    other = yield from _close_ordered(catalog, ordered, outcome)
+    return Closed(closed.lost | other.lost, other.out_of_turn, other.promoted, closed.repeated | other.repeated)
 
 
-def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[Closed]:
+def _close_unordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outcome) -> Operation[Closed]:
+    lost_ids: set[int] = set()
+    repeated: set[int] = set()
+    for token, ids in _by_token(claimed):
+        rows = yield catalog.statement("mark_done", {"ids": ids, "token": token, "outcome": str(outcome)})
+        if len(rows) < len(ids):
+            missing = sorted(set(ids) - {row[0] for row in rows})
+            standing = yield from _standing(catalog, missing, token, State.DONE, outcome)
+            repeated |= standing
+            lost_ids |= lost(missing, standing)
+    return Closed(frozenset(lost_ids), repeated=frozenset(repeated))
+
+
+def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outcome) -> Operation[Closed]:
     keys = {(each.message.queue, each.message.ordering_key or "") for each in claimed}
     yield from order.lock_for_finalize(catalog, keys)
     tokens = {each.id: each.token for each in claimed}
     ids = sorted(tokens)
-    rows = yield catalog.statement("mark_done_ordered", {"ids": ids, "tokens": [tokens[row_id] for row_id in ids]})
+    params = {"ids": ids, "tokens": [tokens[row_id] for row_id in ids], "outcome": str(outcome)}
+    rows = yield catalog.statement("mark_done_ordered", params)
     kept = {row[0] for row in rows}
     missing = [each for each in claimed if each.id not in kept]
+    repeated: set[int] = set()
     for token, absent in _by_token(missing):
-        kept |= yield from _standing(catalog, absent, token, State.DONE, Outcome.DELIVERED)
+        repeated |= yield from _standing(catalog, absent, token, State.DONE, outcome)
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
     # It was published, so its attempt counts, and goes back to be published in its turn.
-    left = [each for each in missing if each.id not in kept]
+    left = [each for each in missing if each.id not in repeated]
     gone = yield from release(catalog, left, refund_attempt=False)
     promoted = yield from order.promote(catalog, keys)
-    return Closed(gone, frozenset(each.id for each in left) - gone, promoted)
+    return Closed(gone, frozenset(each.id for each in left) - gone, promoted, frozenset(repeated))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
-from fencepost.core.queue import QueueSettings, with_changes
+from fencepost.core.queue import OpenBreaker, QueueSettings, with_changes
 from fencepost.core.records import instant
 from fencepost.store.catalog import Catalog
 
@@ -36,13 +36,20 @@ def change(
     return _settings(rows[0])
 
 
-def set_paused(catalog: Catalog, queue: str, paused: bool, *, actor: str, notify: bool) -> Operation[bool]:
-    """Pause or resume a queue; return whether that changed anything."""
+def set_paused(
+    catalog: Catalog, queue: str, paused: bool, *, actor: str, notify: bool, reason: str | None = None
+) -> Operation[bool]:
+    """Pause or resume a queue; return whether that changed anything.
+
+    Args:
+        reason: kept while it is paused.
+    """
     rows = yield catalog.statement("queue_hold", {"queue": queue})
     before = _settings(rows[0])
     if before.paused is paused:
         return False
-    yield catalog.statement("queue_save", _columns(replace(before, paused=paused), actor))
+    after = replace(before, paused=paused, pause_reason=reason if paused else None)
+    yield catalog.statement("queue_save", _columns(after, actor))
     if notify and not paused:
         yield catalog.statement("notify", {"channel": catalog.names.channel})
     return True
@@ -58,6 +65,7 @@ def _columns(settings: QueueSettings, actor: str) -> dict[str, Any]:
     return {
         "queue": settings.queue,
         "paused": settings.paused,
+        "pause_reason": None if settings.pause_reason is None else storable(settings.pause_reason),
         "weight": settings.weight,
         "concurrency": settings.concurrency,
         "lease": _seconds(settings.lease),
@@ -66,13 +74,16 @@ def _columns(settings: QueueSettings, actor: str) -> dict[str, Any]:
         "backoff_base": _seconds(settings.backoff_base),
         "backoff_cap": _seconds(settings.backoff_cap),
         "sequenced": settings.sequenced,
+        "rate": settings.rate,
+        "breaker_failures": settings.breaker_failures,
+        "breaker_cap": _seconds(settings.breaker_cap),
         "actor": storable(actor),
     }
 
 
 def _settings(row: Row) -> QueueSettings:
     queue, paused, weight, concurrency, lease, publish_timeout, max_attempts, base, cap, sequenced = row[:10]
-    changed_at, changed_by = row[10:]
+    rate, breaker_failures, breaker_cap, pause_reason, changed_at, changed_by = row[10:16]
     return QueueSettings(
         queue=queue,
         paused=paused,
@@ -84,9 +95,22 @@ def _settings(row: Row) -> QueueSettings:
         backoff_base=_duration(base),
         backoff_cap=_duration(cap),
         sequenced=sequenced,
+        rate=rate,
+        breaker_failures=breaker_failures,
+        breaker_cap=_duration(breaker_cap),
+        pause_reason=pause_reason,
         changed_at=instant(changed_at),
         changed_by=changed_by,
+        breaker=_breaker(*row[16:]),
     )
+
+
+def _breaker(
+    version: int, trips: int, error: str | None, open_for: float | None, probe_in: float | None
+) -> OpenBreaker | None:
+    if open_for is None or probe_in is None:
+        return None
+    return OpenBreaker(version, trips, error, timedelta(seconds=open_for), timedelta(seconds=probe_in))
 
 
 def _duration(seconds: float | None) -> timedelta | None:

@@ -39,6 +39,7 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "done_at": "timestamp with time zone",
     "dead_at": "timestamp with time zone",
     "key_sequence": "bigint",
+    "routed": "boolean",
 }
 
 _QUEUES_SINCE = 2

@@ -1,12 +1,12 @@
 WITH inserted AS (
     INSERT INTO {outbox} (
         message_id, queue, event_type, aggregate_type, aggregate_id, ordering_key, key_sequence, payload,
-        payload_bytes, content_type, headers, dedupe_key, recovery_policy, available_at
+        payload_bytes, content_type, headers, dedupe_key, recovery_policy, routed, available_at
     ) VALUES (
         %(message_id)s::text::uuid, %(queue)s::text, %(event_type)s::text, %(aggregate_type)s::text,
         %(aggregate_id)s::text, %(ordering_key)s::text, %(key_sequence)s::bigint, %(payload)s::text::json,
         %(payload_bytes)s::bytea, %(content_type)s::text,
-        %(headers)s::text::json, %(dedupe_key)s::text, %(recovery)s::text,
+        %(headers)s::text::json, %(dedupe_key)s::text, %(recovery)s::text, %(routed)s::boolean,
         coalesce(
             %(available_at)s::text::timestamptz,
             statement_timestamp() + %(delay)s::float8 * interval '1 second'

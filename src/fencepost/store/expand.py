@@ -1,0 +1,96 @@
+"""One event for several destinations: a message for each of them, in the transaction that closes the original."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fencepost.core.operation import Operation
+from fencepost.core.records import Claimed
+from fencepost.core.states import Outcome
+from fencepost.store import order, outbox
+from fencepost.store.catalog import Catalog
+
+BUSY_PAUSE = timedelta(milliseconds=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A claimed message, and the queues of its destinations."""
+
+    claimed: Claimed
+    destinations: tuple[str, ...]
+
+    @property
+    def keys(self) -> set[order.Key]:
+        """The ordering keys that it will stand in."""
+        key = self.claimed.message.ordering_key
+        return set() if key is None else {(queue, key) for queue in self.destinations}
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """What came of it; see `fencepost.store.outbox.Closed`.
+
+    Args:
+        closed: what came of closing the originals.
+        busy: given back for a moment, with their attempt: a producer's transaction holds their key in one of the
+            destinations, and we must not wait for it.
+    """
+
+    closed: outbox.Closed
+    busy: frozenset[int] = frozenset()
+
+
+def expand(catalog: Catalog, expansions: Sequence[Expansion]) -> Operation[Expanded]:
+    """Write a message for each destination and close the originals; needs a transaction around it.
+
+    The new messages are written only for originals that were closed here and now: a try whose answer was lost, or
+    a worker whose lease was lost, writes none.
+    """
+    sequenced, locked = yield from _lock(catalog, expansions)
+    free = [each for each in expansions if each.keys <= locked]
+    waiting = [each.claimed for each in expansions if not each.keys <= locked]
+    closed = yield from outbox.close(catalog, [each.claimed for each in free], Outcome.EXPANDED)
+    untouched = closed.lost | closed.out_of_turn | closed.repeated
+    yield from _write(catalog, [each for each in free if each.claimed.id not in untouched], sequenced)
+    gone = yield from _put_back(catalog, waiting)
+    lost = outbox.Closed(closed.lost | gone, closed.out_of_turn, closed.promoted, closed.repeated)
+    return Expanded(lost, frozenset(each.id for each in waiting) - gone)
+
+
+def _lock(
+    catalog: Catalog, expansions: Collection[Expansion]
+) -> Operation[tuple[frozenset[str], frozenset[order.Key]]]:
+    """Take the producers' locks: ids follow commits also where producers write to a destination themselves."""
+    keys = {key for each in expansions for key in each.keys}
+    tried = yield from order.try_lock_for_producers(catalog, keys)
+    return (
+        frozenset(queue for queue, _, _, is_sequenced in tried if is_sequenced),
+        frozenset((queue, key) for queue, key, got, _ in tried if got),
+    )
+
+
+def _write(catalog: Catalog, expansions: Sequence[Expansion], sequenced: frozenset[str]) -> Operation[None]:
+    if not expansions:
+        return
+    pairs = sorted((each.claimed.id, queue) for each in expansions for queue in each.destinations)
+    keys = {each.claimed.id: each.claimed.message.ordering_key for each in expansions}
+    counted = [(queue, key) for row_id, queue in pairs if (key := keys[row_id]) is not None and queue in sequenced]
+    drawn = iter((yield from order.draw_numbers_of(catalog, counted)) if counted else ())
+    numbers = [next(drawn) if keys[row_id] is not None and queue in sequenced else None for row_id, queue in pairs]
+    yield catalog.statement(
+        "expand",
+        {"ids": [row_id for row_id, _ in pairs], "queues": [queue for _, queue in pairs], "numbers": numbers},
+    )
+    yield catalog.statement("notify", {"channel": catalog.names.channel})
+
+
+def _put_back(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[frozenset[int]]:
+    text = "a producer's transaction holds its ordering key in one of its destinations"
+    return (
+        yield from outbox.reschedule(
+            catalog, [outbox.Rescheduled(each, BUSY_PAUSE, text, refund_attempt=True) for each in claimed]
+        )
+    )

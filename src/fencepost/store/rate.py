@@ -1,0 +1,33 @@
+"""Claims within the rate of a queue, which all dispatchers share, as operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fencepost.core.operation import Operation
+from fencepost.store.catalog import Catalog
+from fencepost.store.outbox import ClaimOperation, ClaimResult
+
+
+def claim_within_rate(
+    catalog: Catalog, queue: str, wanted: int, claim: Callable[[int], ClaimOperation]
+) -> Operation[tuple[ClaimResult, bool]]:
+    """Claim as many as the rate leaves, and charge it; needs a transaction around it.
+
+    Other dispatchers wait meanwhile for the queue's row, so that together they never take more.
+
+    Args:
+        wanted: how many to claim at most.
+        claim: makes the claim of a number of messages.
+
+    Returns:
+        What was claimed, and whether the rate left less than was wanted.
+    """
+    rows = yield catalog.statement("rate_hold", {"queue": queue})
+    allowed = min(wanted, rows[0][0]) if rows else wanted  # no row: the rate was taken away meanwhile
+    if allowed < 1:
+        return ClaimResult([]), True
+    result = yield from claim(allowed)
+    if result.claimed:
+        yield catalog.statement("rate_spend", {"queue": queue, "messages": len(result.claimed)})
+    return result, allowed < wanted
