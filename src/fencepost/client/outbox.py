@@ -20,7 +20,7 @@ from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, 
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
-from fencepost.store import doctor, keys, operators, queues, schema, upkeep
+from fencepost.store import breaker, doctor, keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue, enqueue_many
@@ -164,9 +164,12 @@ class _OutboxOperations:
             self.catalog, queue=queue, after=after, limit=limit, include_leased=include_leased
         )
 
-    def _set_paused(self, queue: str, paused: bool, actor: str) -> Operation[bool]:
+    def _set_paused(self, queue: str, paused: bool, actor: str, reason: str | None = None) -> Operation[bool]:
         name = checked_name(queue)
-        return queues.set_paused(self.catalog, name, paused, actor=actor, notify=self.notify)
+        return queues.set_paused(self.catalog, name, paused, actor=actor, notify=self.notify, reason=reason)
+
+    def _close_breaker(self, queue: str) -> Operation[bool]:
+        return breaker.close_breaker(self.catalog, checked_name(queue), version=None, notify=self.notify)
 
     def _set_queue(self, queue: str, actor: str, changes: QueueChanges) -> Operation[QueueSettings]:
         checked = checked_changes(changes)
@@ -303,8 +306,16 @@ class Outbox(_OutboxOperations):
         return self._run(conn, self._list_dead(queue, outcome, after, limit))
 
     def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
-        """Return one message in any state, by row id or message id."""
+        """Return one message in any state, by row id or message id; of several with that, the first."""
         return self._run(conn, operators.show(self.catalog, identity))
+
+    def show_all(self, conn: Any, message_id: UUID) -> list[DeadMessage]:
+        """Return the messages with a message id, in any state, by row id.
+
+        There are several where one event goes to several destinations: a message for each of them and, where a
+        worker made these, the original before them (``expanded``).
+        """
+        return self._run(conn, operators.show_all(self.catalog, message_id))
 
     def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
@@ -336,15 +347,15 @@ class Outbox(_OutboxOperations):
         """Return the queues that have settings of their own, by name; all others have the workers'."""
         return self._run(conn, queues.queue_settings(self.catalog))
 
-    def pause_queue(self, conn: Any, queue: str, actor: str) -> bool:
+    def pause_queue(self, conn: Any, queue: str, actor: str, reason: str | None = None) -> bool:
         """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
 
-        What is being published goes on to its end.
+        What is being published goes on to its end. The reason is shown for as long as the queue is paused.
 
         Raises:
             ConfigError: no queue can have this name.
         """
-        return self._run(conn, self._set_paused(queue, True, actor))
+        return self._run(conn, self._set_paused(queue, True, actor, reason))
 
     def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
         """Let a paused queue go on; return False where it was not paused.
@@ -353,6 +364,16 @@ class Outbox(_OutboxOperations):
             ConfigError: no queue can have this name.
         """
         return self._run(conn, self._set_paused(queue, False, actor))
+
+    def close_breaker(self, conn: Any, queue: str) -> bool:
+        """Close the breaker of a queue without waiting for a probe; return False where it was not open.
+
+        If its destination still fails, the workers open it again.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return self._run(conn, self._close_breaker(queue))
 
     def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
         """Change settings of a queue for all workers, keep the others, and return what holds.
@@ -514,8 +535,16 @@ class AsyncOutbox(_OutboxOperations):
         return await self._run(conn, self._list_dead(queue, outcome, after, limit))
 
     async def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
-        """Return one message in any state, by row id or message id."""
+        """Return one message in any state, by row id or message id; of several with that, the first."""
         return await self._run(conn, operators.show(self.catalog, identity))
+
+    async def show_all(self, conn: Any, message_id: UUID) -> list[DeadMessage]:
+        """Return the messages with a message id, in any state, by row id.
+
+        There are several where one event goes to several destinations: a message for each of them and, where a
+        worker made these, the original before them (``expanded``).
+        """
+        return await self._run(conn, operators.show_all(self.catalog, message_id))
 
     async def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
@@ -547,15 +576,15 @@ class AsyncOutbox(_OutboxOperations):
         """Return the queues that have settings of their own, by name; all others have the workers'."""
         return await self._run(conn, queues.queue_settings(self.catalog))
 
-    async def pause_queue(self, conn: Any, queue: str, actor: str) -> bool:
+    async def pause_queue(self, conn: Any, queue: str, actor: str, reason: str | None = None) -> bool:
         """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
 
-        What is being published goes on to its end.
+        What is being published goes on to its end. The reason is shown for as long as the queue is paused.
 
         Raises:
             ConfigError: no queue can have this name.
         """
-        return await self._run(conn, self._set_paused(queue, True, actor))
+        return await self._run(conn, self._set_paused(queue, True, actor, reason))
 
     async def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
         """Let a paused queue go on; return False where it was not paused.
@@ -564,6 +593,16 @@ class AsyncOutbox(_OutboxOperations):
             ConfigError: no queue can have this name.
         """
         return await self._run(conn, self._set_paused(queue, False, actor))
+
+    async def close_breaker(self, conn: Any, queue: str) -> bool:
+        """Close the breaker of a queue without waiting for a probe; return False where it was not open.
+
+        If its destination still fails, the workers open it again.
+
+        Raises:
+            ConfigError: no queue can have this name.
+        """
+        return await self._run(conn, self._close_breaker(queue))
 
     async def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
         """Change settings of a queue for all workers, keep the others, and return what holds.

@@ -9,10 +9,14 @@ from uuid import UUID
 from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
 from fencepost.core.records import STORED_COLUMNS, DeadMessage, Message, instant
+from fencepost.core.routing import MAX_DESTINATIONS
 from fencepost.core.states import Outcome, State
 from fencepost.store import order
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH
+
+MAX_SHOWN = 2 * MAX_DESTINATIONS
+"""Messages of one message id: one for each destination, the original, and room for what was made by hand."""
 
 
 def list_dead(
@@ -26,12 +30,22 @@ def list_dead(
 
 
 def show(catalog: Catalog, identity: int | UUID) -> Operation[DeadMessage | None]:
-    """Return one message in any state, by row id or by message id (which has no index)."""
+    """Return one message in any state, by row id or by message id (see `show_all`): the first."""
     if isinstance(identity, UUID):
-        rows = yield catalog.statement("show_by_message_id", {"message_id": str(identity)})
-    else:
-        rows = yield catalog.statement("show", {"id": identity})
+        found = yield from show_all(catalog, identity, limit=1)
+        return found[0] if found else None
+    rows = yield catalog.statement("show", {"id": identity})
     return _inspected(rows[0]) if rows else None
+
+
+def show_all(catalog: Catalog, message_id: UUID, *, limit: int = MAX_SHOWN) -> Operation[list[DeadMessage]]:
+    """Return the messages with this message id (which has no index), by row id: one for each destination.
+
+    Args:
+        limit: how many at most.
+    """
+    rows = yield catalog.statement("show_by_message_id", {"message_id": str(message_id), "limit": limit})
+    return [_inspected(row) for row in rows]
 
 
 def retry_dead(
