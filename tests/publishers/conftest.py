@@ -10,6 +10,7 @@ import pytest
 
 from tests.publishers.http_receiver import HttpReceiver
 from tests.publishers.nats_server import NatsServer
+from tests.publishers.rabbitmq_server import RabbitServer
 
 
 def free_port() -> int:
@@ -46,3 +47,14 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
 @pytest.fixture
 def nats_server(start_nats: Callable[..., NatsServer]) -> NatsServer:
     return start_nats()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """A RabbitMQ broker for all tests of the session: it takes seconds to start."""
+    server = RabbitServer(tmp_path_factory.mktemp("rabbitmq"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,9 @@ def test_the_five_lines_run_the_suite(page: dict[str, Any]) -> None:
     assert len(names) > 25
 
 
-def test_the_options_of_each_destination_are_on_its_page() -> None:
-    from fencepost.publishers import http, nats
-
-    for name, options in (("http", http.OPTIONS), ("nats", nats.OPTIONS), ("stdout", {"timeout"})):
-        text = (PAGE.parent / "destinations" / f"{name}.md").read_text(encoding="utf-8")
-        assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(options)
+@pytest.mark.parametrize("name", ["http", "nats", "rabbitmq", "stdout"])
+def test_the_options_of_each_destination_are_on_its_page(name: str) -> None:
+    module = importlib.import_module(f"fencepost.publishers.{name}")
+    text = (PAGE.parent / "destinations" / f"{name}.md").read_text(encoding="utf-8")
+    options = set(getattr(module, "OPTIONS", {"timeout"}))
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == options

@@ -1,0 +1,159 @@
+"""One connection of a destination: made when a publish needs it, shared, given up and made anew.
+
+The client libraries' own reconnection is not used, because it would keep messages and send them after their
+publish was reported as failed. Nor is their word taken for a deadline: an attempt that does not end in time is
+left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from fencepost.errors import Retryable
+
+CLOSE_SECONDS = 0.5
+"""For a polite end of a connection; after that it is dropped."""
+
+
+class Link(Protocol):
+    """A connection that stands."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it still stands, as far as is known."""
+
+    async def end(self) -> None:
+        """Say goodbye and close. May hang where the other side is frozen."""
+
+    def abort(self) -> None:
+        """Drop the connection at once, with whatever was not sent yet. Never raises, and may come twice."""
+
+
+AnyLink = TypeVar("AnyLink", bound=Link)
+Result = TypeVar("Result")
+
+
+class Connector(Generic[AnyLink]):
+    """Makes connections with ``connect``, at most one at a time.
+
+    Args:
+        shown: the destination, for errors.
+        timeout: seconds that an attempt may take.
+        connect: makes one; it raises `Retryable` for what it understands.
+    """
+
+    def __init__(self, shown: str, timeout: float, connect: Callable[[], Awaitable[AnyLink]]) -> None:
+        self._shown, self._timeout, self._connect = shown, timeout, connect
+        self._attempt: asyncio.Task[AnyLink] | None = None
+        self._ending: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    def open(self) -> None:
+        """Allow connections again after `close`."""
+        self._is_closed = False
+
+    async def get(self, deadline: float) -> AnyLink:
+        """Return the connection; where there is none it is made, and concurrent publishes share the attempt.
+
+        Raises:
+            Retryable: there is none before the deadline (of the monotonic clock), or the attempt failed.
+        """
+        if self._is_closed:
+            # A publish that is still under way must not leave a connection behind that nobody closes.
+            raise Retryable(f"{self._shown}: not sent: the publisher was closed")
+        task = self._attempt
+        if task is None or (task.done() and not _stands(task)):
+            task = self._attempt = asyncio.create_task(self._try())
+            task.add_done_callback(retrieve)
+        if not task.done():
+            # Not awaited directly: one publish that gives up must not cancel the attempt for the others.
+            await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
+        if not task.done():
+            raise Retryable(f"{self._shown}: not sent: no connection before the deadline", unavailable=True)
+        if task.cancelled():
+            raise Retryable(f"{self._shown}: not sent: the publisher was closed")
+        failure = task.exception()
+        if isinstance(failure, Retryable):
+            # Each waiter its own, or their tracebacks would pile up in one.
+            raise Retryable(str(failure), delay=failure.delay, unavailable=failure.unavailable)
+        return task.result()
+
+    def discard(self, link: AnyLink) -> None:
+        """Drop a connection that does not answer: what it has not sent yet is not sent any more."""
+        link.abort()
+        self._in_background(link)
+
+    async def close(self) -> None:
+        """End the connection, politely where the other side answers soon."""
+        self._is_closed = True
+        task, self._attempt = self._attempt, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and task.exception() is None:
+                self._in_background(task.result())
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _try(self) -> AnyLink:
+        try:
+            return await within(self._timeout, self._connect(), self.discard)
+        except TimeoutError:
+            raise Retryable(f"{self._shown}: cannot connect: no answer in time", unavailable=True) from None
+
+    def _in_background(self, link: AnyLink) -> None:
+        task = asyncio.create_task(_end(link))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+async def within(seconds: float, work: Awaitable[Result], too_late: Callable[[Result], None]) -> Result:
+    """Return what ``work`` returns, or leave it behind: a client library may swallow the cancellation.
+
+    Args:
+        seconds: how long to wait.
+        work: what to wait for; cancelled when the time is over.
+        too_late: gets the result that comes all the same.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    # A task of its own, or our own cancellation would wait for the client's.
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.add_done_callback(lambda done: _left_behind(done, too_late))
+            task.cancel()
+
+
+def _left_behind(task: asyncio.Future[Result], too_late: Callable[[Result], None]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        too_late(task.result())
+
+
+async def _end(link: Link) -> None:
+    ending = asyncio.create_task(link.end())
+    ending.add_done_callback(retrieve)
+    try:
+        await asyncio.wait({ending}, timeout=CLOSE_SECONDS)
+    finally:
+        link.abort()
+        ending.cancel()
+
+
+def _stands(task: asyncio.Task[AnyLink]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().usable
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at a result that perhaps nobody waits for any more, so that asyncio does not complain about it."""
+    if not future.cancelled():
+        future.exception()
