@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 from uuid import UUID, uuid4
@@ -20,6 +20,7 @@ from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, 
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
+from fencepost.observe.tracing import with_current_context
 from fencepost.store import breaker, doctor, keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
@@ -51,6 +52,7 @@ class _OutboxOperations:
         notify: wake dispatchers with NOTIFY; turn it off for two-phase commit, which forbids it.
         allow_autocommit: accept connections that commit each statement by itself.
         max_payload_bytes: the largest payload to accept.
+        trace: put the W3C trace context of the current OpenTelemetry span, if there is one, into the headers.
     """
 
     schema_name: str = "public"
@@ -58,6 +60,7 @@ class _OutboxOperations:
     notify: bool = True
     allow_autocommit: bool = False
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    trace: bool = True
     _memory: _Memory = field(default_factory=_Memory, repr=False, compare=False)
 
     @property
@@ -70,6 +73,10 @@ class _OutboxOperations:
         return schema.script(self.catalog)
 
     def _draft(self, message: NewMessage) -> Draft:
+        if self.trace:
+            headers = with_current_context(message.headers)
+            if headers is not message.headers:
+                message = replace(message, headers=headers)
         return draft(message, message.message_id or uuid4(), self.max_payload_bytes)
 
     def _drafts(self, messages: Iterable[NewMessage]) -> list[Draft]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError
+from fencepost.publishers.address import scheme_of
 from fencepost.publishers.base import Delivery, DestinationPublisher
 
 ACCEPTED = "publish(message, delivery) or publish(message)"
@@ -28,6 +29,7 @@ class Invocable:
         call_batch: takes the messages and the deliveries of a batch and returns an outcome for each, in their
             order; None where the publisher takes one message at a time.
         is_batch_async: as ``is_async``, for ``call_batch``.
+        scheme: of its URL, where it is a destination that has one.
         open: called once before the first message, without arguments; its result may be awaitable.
         close: called once after the last message; likewise.
         name: for logs and errors; holds no secrets.
@@ -40,6 +42,7 @@ class Invocable:
     name: str
     call_batch: Callable[[Sequence[Message], Sequence[Delivery]], Any] | None = None
     is_batch_async: bool = False
+    scheme: str | None = None
 
 
 def as_publisher(publisher: object) -> Invocable:
@@ -69,6 +72,7 @@ def as_publisher(publisher: object) -> Invocable:
         name=name,
         call_batch=call_batch,
         is_batch_async=is_batch_async,
+        scheme=scheme_of(publisher.url) if isinstance(publisher, DestinationPublisher) else None,
     )
 
 

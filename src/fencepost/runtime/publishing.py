@@ -14,6 +14,7 @@ from fencepost.core.error_text import describe, storable
 from fencepost.core.outcome import Deferred, Delivered, Disabled, Failed, Refused, Result
 from fencepost.core.records import Message
 from fencepost.errors import Defer, Gone, Permanent, Retryable
+from fencepost.observe.tracing import PublishSpan, is_listening
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable, checked_outcomes
 
@@ -92,6 +93,30 @@ async def publish(
     Raises:
         asyncio.CancelledError: only when this task itself is cancelled.
     """
+    if not is_listening():
+        return await _publish(invocable, message, delivery, threads, on_unexpected)
+    span, result = _span(invocable, message, delivery), None
+    try:
+        with span.current():
+            result = await _publish(invocable, span.message, delivery, threads, on_unexpected)
+    finally:
+        span.end(result)
+    return result
+
+
+def _span(invocable: Invocable, message: Message, delivery: Delivery, many: int | None = None) -> PublishSpan:
+    return PublishSpan(
+        message, attempt=delivery.attempt, publisher=invocable.name, scheme=invocable.scheme, batch=many
+    )
+
+
+async def _publish(
+    invocable: Invocable,
+    message: Message,
+    delivery: Delivery,
+    threads: Threads,
+    on_unexpected: Callable[[BaseException], None],
+) -> Result:
     try:
         if invocable.is_async:
             await invocable.call(message, delivery)
@@ -116,6 +141,25 @@ async def publish_batch(
     Raises:
         asyncio.CancelledError: only when this task itself is cancelled.
     """
+    if not is_listening():
+        return await _publish_batch(invocable, batch, threads, on_unexpected)
+    spans = [_span(invocable, message, delivery, len(batch)) for message, delivery in batch]
+    traced = [(span.message, delivery) for span, (_, delivery) in zip(spans, batch, strict=True)]
+    results = None
+    try:
+        results = await _publish_batch(invocable, traced, threads, on_unexpected)
+    finally:
+        for place, span in enumerate(spans):
+            span.end(None if results is None else results[place])
+    return results
+
+
+async def _publish_batch(
+    invocable: Invocable,
+    batch: Sequence[tuple[Message, Delivery]],
+    threads: Threads,
+    on_unexpected: Callable[[BaseException], None],
+) -> list[Result]:
     call = invocable.call_batch
     assert call is not None  # noqa: S101 - for the type checker: the caller has looked
     messages, deliveries = [message for message, _ in batch], [delivery for _, delivery in batch]
