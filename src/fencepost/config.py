@@ -117,7 +117,11 @@ class DispatcherSettings:
             ("max_age", self.max_age is None or self.max_age > zero, "must be above 0, or left out"),
             ("backoff_base", zero < self.backoff_base <= self.backoff_cap, "must lie between 0 and backoff_cap"),
             ("backoff_cap", self.backoff_cap <= timedelta(days=365), "must be at most a year"),
-            ("breaker_failures", 0 <= self.breaker_failures <= 1_000_000, "must lie between 0 (never) and 1000000"),
+            (
+                "breaker_failures",
+                0 <= self.breaker_failures <= 1_000_000,
+                "must lie between 0 (never) and 1000000",
+            ),
             ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
             ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
             ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
@@ -151,8 +155,25 @@ class Source:
         return f"{self.kind} {self.place}".strip()
 
 
-Routes = tuple[tuple[str, str], ...]
-"""Pairs of an event type's pattern and its target, a destination's URL or ``python:module:object``."""
+@dataclass(frozen=True, slots=True)
+class ConfiguredRoute:
+    """One route as it was configured.
+
+    Args:
+        event_type: a shell pattern, as ``queue`` and ``aggregate_type`` are; see `fencepost.core.routing.Match`.
+        to: the names of destinations; or where to publish in place, a URL or ``python:module:object``.
+    """
+
+    event_type: str
+    to: str | tuple[str, ...] = field(repr=False)
+    queue: str = "*"
+    aggregate_type: str = "*"
+
+
+Routes = tuple[ConfiguredRoute, ...]
+
+Destinations = tuple[tuple[str, str], ...]
+"""Pairs of a name and what it stands for, a URL or ``python:module:object``."""
 
 DISPATCHER_NAMES = frozenset(each.name for each in fields(DispatcherSettings))
 
@@ -168,6 +189,7 @@ class Settings:
     store: str | None = field(default=None, repr=False)
     schema: str = "public"
     table: str = "outbox"
+    destinations: Destinations = field(default=(), repr=False)
     routes: Routes = field(default=(), repr=False)
     log_level: str = "info"
     log_json: bool = False

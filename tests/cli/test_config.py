@@ -63,7 +63,7 @@ def test_check_of_what_would_work(call: Call) -> None:
     ("arguments", "says"),
     [
         ((), ["store: no database is given", "routes: nothing says where messages go"]),
-        (("--route", "*=kafka://h/t", "--store", STORE), ["no publisher for 'kafka'"]),
+        (("--route", "*=pigeon://h/t", "--store", STORE), ["no publisher for 'pigeon'"]),
         (("--route", "*=stdout:", "--store", STORE, "--batch", "0"), ["batch (flag --batch): 0 must lie"]),
         (("--lease", "x", "--grace", "y"), ["lease (flag --lease)", "grace (flag --grace)"]),
         (("--route", "*=python:nowhere:at_all", "--store", STORE), ["publisher nowhere:at_all cannot be loaded"]),

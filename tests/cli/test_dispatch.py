@@ -233,7 +233,7 @@ def test_a_database_that_is_gone_does_not_keep_it(
     ("arguments", "code", "says"),
     [
         ((), 2, "routes: nothing says where messages go"),
-        (("--to", "kafka://h/t"), 2, "no publisher for 'kafka'"),
+        (("--to", "pigeon://h/t"), 2, "no publisher for 'pigeon'"),
         (("--publisher", "publishers:nothing"), 2, "publisher publishers:nothing cannot be loaded"),
         (
             ("--to", "stdout:", "--lease", "5s"),

@@ -12,6 +12,7 @@ import pytest
 
 from fencepost import Outbox
 from fencepost.cli.settings import SETTINGS, load_settings
+from fencepost.config import ConfiguredRoute
 from tests.cli.program import Result
 from tests.postgres import server_directory
 
@@ -34,7 +35,7 @@ def test_the_written_file_works_and_has_every_setting(call: Call, database18: st
     text = folder.joinpath("fencepost.toml").read_text("utf-8")
     settings = load_settings(environ={})
     assert (settings.table, settings.store) == ("out", None)
-    assert settings.routes == (("*", "stdout:"),)
+    assert settings.routes == (ConfiguredRoute("*", "stdout:"),)
     # Uncommented, its examples are valid as well.
     folder.joinpath("fencepost.toml").write_text(
         "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
@@ -73,6 +74,7 @@ def test_migrate_says_what_it_did(call: Call, database18: str) -> None:
     assert call("migrate", store=database18).out.splitlines() == [
         "applied migration 0001 outbox",
         "applied migration 0002 order_and_queues",
+        "applied migration 0003 destinations",
     ]
     assert call("migrate", store=database18).out == "the tables public.outbox are up to date\n"
     assert call("migrate", "--json", store=database18).json == {"applied": []}

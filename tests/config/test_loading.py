@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.cli.redaction import Redactor
 from fencepost.cli.settings import BY_NAME, SETTINGS, InvalidSettings, load_settings
-from fencepost.config import DispatcherSettings, Settings, Source
+from fencepost.config import ConfiguredRoute, DispatcherSettings, Settings, Source
 
 HERE = Path(__file__)
 
@@ -86,14 +86,41 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
         retention = "30d"
         grace = "1m"
         on_unexpected = "stop"
+        breaker_failures = 0
+        breaker_cap = "10s"
+        outage_budget = "12h"
+        [destinations]
+        events = "kafka://k1:9092/?topic=shop.{event_type}"
+        plain.url = "stdout:"
+        [destinations.hook]
+        url = "https://example.com/hook"
+        timeout = 5
+        allow_private = true
+        secret_env = "HOOK &SECRET"
+        rdkafka.linger.ms = 0.5
         [routes]
-        "order.*" = "https://example.com/hook"
+        "order.*" = ["events", "hook"]
+        "mail.*" = "plain"
+        "audit.*" = "https://example.com/hook"
         "*" = "python:shop.events:publish"
         """,
     )
     settings = load_settings(environ={})
     assert {settings.source(each.name).kind for each in SETTINGS} == {"file"}
-    assert settings.routes == (("order.*", "https://example.com/hook"), ("*", "python:shop.events:publish"))
+    assert settings.destinations == (
+        ("events", "kafka://k1:9092/?topic=shop.{event_type}"),
+        ("plain", "stdout:"),
+        (
+            "hook",
+            "https://example.com/hook?timeout=5&allow_private=on&secret_env=HOOK%20%26SECRET&rdkafka.linger.ms=0.5",
+        ),
+    )
+    assert settings.routes == (
+        ConfiguredRoute("order.*", ("events", "hook")),
+        ConfiguredRoute("mail.*", ("plain",)),
+        ConfiguredRoute("audit.*", "https://example.com/hook"),
+        ConfiguredRoute("*", "python:shop.events:publish"),
+    )
     assert settings.dispatcher.queues == ("a", "b,c")
     assert settings.dispatcher.heartbeat == timedelta(seconds=2.5)
     assert settings.log_json is True
@@ -105,7 +132,8 @@ def test_everything_can_be_said_in_the_environment() -> None:
     texts = {
         "store": "postgresql://app@db/shop",
         "listen_store": "postgresql://app@direct/shop",
-        "routes": "order.*=https://example.com/hook\n*=stdout:",
+        "destinations": "events=python:shop.events:publish hook=https://h/?a=b",
+        "routes": "order.*=https://example.com/hook\nmail.*=hook,events *=events",
         "queues": "a, b",
         "log_level": "debug",
         "on_unexpected": "stop",
@@ -123,7 +151,12 @@ def test_everything_can_be_said_in_the_environment() -> None:
     environ["FENCEPOST_PUBLISH_TIMEOUT"] = "5s"
     settings = load_settings(environ=environ)
     assert {settings.source(each.name).kind for each in SETTINGS} == {"environment"}
-    assert settings.routes == (("order.*", "https://example.com/hook"), ("*", "stdout:"))
+    assert settings.destinations == (("events", "python:shop.events:publish"), ("hook", "https://h/?a=b"))
+    assert settings.routes == (
+        ConfiguredRoute("order.*", "https://example.com/hook"),
+        ConfiguredRoute("mail.*", ("hook", "events")),
+        ConfiguredRoute("*", ("events",)),
+    )
     assert settings.dispatcher.queues == ("a", "b")
     assert (settings.dispatcher.notify, settings.log_json, settings.dispatcher.max_age) == (False, True, None)
 
@@ -146,7 +179,10 @@ def test_the_file_can_be_named(folder: Path) -> None:
     ("text", "said"),
     [
         ("bacth = 5", "fencepost.toml: unknown setting 'bacth': did you mean 'batch'?"),
-        ("[dispatcher]\nbatch = 5", "unknown setting 'dispatcher': the only table is [routes]"),
+        (
+            "[dispatcher]\nbatch = 5",
+            "unknown setting 'dispatcher': the only tables are [destinations] and [routes]",
+        ),
         ("zzz = 5", "unknown setting 'zzz': `fencepost config show` lists the settings"),
         ("batch = true", "batch (file fencepost.toml): expected a whole number, not true or false"),
         ('batch = "5"', "batch (file fencepost.toml): expected a whole number, not a text"),
@@ -163,8 +199,52 @@ def test_the_file_can_be_named(folder: Path) -> None:
         ("store = 5", "store (file fencepost.toml): expected a text, not a whole number"),
         ("schema = 1979-05-27", "expected a text, not date"),
         ('log_level = "loud"', "expected debug or info or warning or error, not 'loud'"),
-        ('routes = "stdout:"', "expected a table of PATTERN = URL, not a text"),
-        ('[routes]\n"*" = 5', "expected a destination's URL as text for '*'"),
+        ('routes = "stdout:"', "expected a table of PATTERN = URL or names of destinations, or tables [[routes]]"),
+        ("routes = [5]", "expected a table of PATTERN = URL or names of destinations, or tables [[routes]]"),
+        ('[routes]\n"*" = 5', "expected a URL or the names of destinations for '*'"),
+        ('[routes]\n"*" = []', "'*' leads to 1 to 100 destinations, not to 0"),
+        (
+            '[routes]\n"*" = ["a", "b", "a"]',
+            "routes (file fencepost.toml): '*' leads to one destination twice: a, b, a",
+        ),
+        ('[routes]\n"*" = ["a", 5]', "expected the name of a destination as text"),
+        ('[routes]\n"*" = "a, b"', "'a, b' is no name of a destination"),
+        ('[[routes]]\nto = "a"\n[[routes]]\nqueue = "m"', "route 2 leads nowhere: say to ="),
+        ('[[routes]]\nto = "a"\nqueues = "m"', "route 1 has an unknown 'queues': there are event_type, queue"),
+        ('[[routes]]\nto = "a"\nqueue = ["m"]', "route 1: expected a pattern as text for queue"),
+        ('[[routes]]\nto = "a"\naggregate_type = " "', "a pattern must not be empty"),
+        ('[[routes]]\nto = "a"\n[[routes]]\nto = "b"', "'*' stands twice: the first match wins"),
+        ('[[routes]]\nto = "a"\nlease = "60s"', "setting 'lease' stands under [[routes]]: move it above"),
+        ('destinations = "stdout:"', "expected a table of NAME = URL, or of NAME = { url = URL, … }, not a text"),
+        (
+            "[destinations]\nhook = 5",
+            "destinations (file fencepost.toml): expected a destination's URL as text for 'hook'",
+        ),
+        ('[destinations]\nhook = "nowhere"', "'nowhere' is not a destination URL"),
+        ("[destinations]\nhook = { timeout = 5 }", "expected a destination's URL as text for 'hook'"),
+        (
+            '[destinations]\nhook = { url = "https://h", x = [5] }',
+            "'hook': x must be a text, a number, true or false",
+        ),
+        (
+            '[destinations]\nhook = { url = "https://h", "a&b" = 5 }',
+            "destination 'hook': 'a&b' is no name of an option",
+        ),
+        (
+            '[destinations]\nhook = { url = "python:a:b", timeout = 5 }',
+            "'hook' is an object in a module, which takes no",
+        ),
+        ('[destinations]\n"a b" = "stdout:"', "'a b' is no name of a destination"),
+        (
+            '[destinations]\nhook = "stdout:"\nlease = "60s"',
+            "setting 'lease' stands under [destinations]: move it above",
+        ),
+        (
+            '[destinations]\nstore = "postgresql://db/x"',
+            "setting 'store' stands under [destinations]: move it above",
+        ),
+        ("outage_budget = -1", "expected a duration such as 10s"),
+        ('breaker_cap = "2d"', "breaker_cap (file fencepost.toml): 172800 s must lie between 0 and a day"),
         ('[routes]\n"" = "stdout:"', "a pattern must not be empty"),
         ('[routes]\n"*" = "stdout:"\nlease = "60s"', "setting 'lease' stands under [routes]: move it above"),
         ("batch = x", "fencepost.toml: not valid TOML: Invalid value (at line 1, column 9)"),
@@ -216,8 +296,62 @@ def test_variables_of_others_are_left_alone() -> None:
 def test_flags_given_several_times() -> None:
     settings = load_settings({"queues": ("a", "b,c"), "routes": ("order.*=stdout:", "*=stdout:")}, environ={})
     assert settings.dispatcher.queues == ("a", "b,c")
-    assert settings.routes == (("order.*", "stdout:"), ("*", "stdout:"))
+    assert settings.routes == (ConfiguredRoute("order.*", "stdout:"), ConfiguredRoute("*", "stdout:"))
     assert "expected PATTERN=URL" in problems({"routes": ("stdout:",)})
+    settings = load_settings(
+        {"destinations": ("a=stdout:", "b=https://h/?x=y"), "routes": ("order.*= a, b", "*=a")}, environ={}
+    )
+    assert settings.destinations == (("a", "stdout:"), ("b", "https://h/?x=y"))
+    assert settings.routes == (ConfiguredRoute("order.*", ("a", "b")), ConfiguredRoute("*", ("a",)))
+    assert "expected NAME=URL" in problems({"destinations": ("stdout:",)})
+    assert "destination 'a' is given twice" in problems({"destinations": ("a=stdout:", "a=stdout:")})
+    assert "'*' stands twice" in problems({"routes": ("*=a", "*=b")})
+
+
+def test_a_route_can_look_at_more_than_the_event_type(folder: Path) -> None:
+    write(
+        folder,
+        """
+        [[routes]]
+        event_type = "order.*"
+        queue = "default"
+        aggregate_type = "order"
+        to = ["events"]
+        [[routes]]
+        event_type = "order.*"
+        to = "hook"
+        [[routes]]
+        to = "stdout:"
+        """,
+    )
+    settings = load_settings(environ={})
+    assert settings.routes == (
+        ConfiguredRoute("order.*", ("events",), "default", "order"),
+        ConfiguredRoute("order.*", ("hook",)),
+        ConfiguredRoute("*", "stdout:"),
+    )
+    shown = "order.*[queue=default aggregate_type=order]=events  order.*=hook  *=stdout:"
+    assert BY_NAME["routes"].shown(settings) == shown
+
+
+def test_a_destination_may_be_called_like_a_setting(folder: Path) -> None:
+    write(folder, '[destinations]\ntable = "https://h/"\nstore = { url = "https://shop/" }\n')
+    assert load_settings(environ={}).destinations == (("table", "https://h/"), ("store", "https://shop/"))
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("https://h/p", "https://h/p?a=1"),
+        ("https://h/p?", "https://h/p?a=1"),
+        ("https://h/p?b=2", "https://h/p?b=2&a=1"),
+        ("https://h/p?b=2&", "https://h/p?b=2&a=1"),
+        ("stdout:", "stdout:?a=1"),
+    ],
+)
+def test_options_of_a_table_go_behind_those_of_the_url(folder: Path, url: str, whole: str) -> None:
+    write(folder, f'[destinations]\nx = {{ url = "{url}", a = 1 }}')
+    assert load_settings(environ={}).destinations == (("x", whole),)
 
 
 def test_no_mistake_shows_a_secret(folder: Path) -> None:
@@ -225,6 +359,47 @@ def test_no_mistake_shows_a_secret(folder: Path) -> None:
     said = problems(FENCEPOST_STORE="postgresql://app:s3#cret@db/", FENCEPOST_ROUTES="s3cret@x")
     assert "store (file fencepost.toml): not a valid address" in said
     assert "cret" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[destinations]\nhook = { url = "https://u:s3cret@h", password = ["s3cret"] }',
+        '[destinations]\nhook = { url = "python:a:b", password = "s3cret" }',
+        '[destinations]\nhook = { url = "s3cret@h", password = "s3cret" }',
+        '[destinations]\nhook = { uri = "https://u:s3cret@h", password = "s3cret" }',
+        '[destinations]\n"https://u:s3cret@h/" = "hook"',
+        '[routes]\n"*" = ["https://u:s3cret@h/?x=s3cret"]',
+        '[routes]\n"*" = [["https://u:s3cret@h/?x=s3cret"]]',
+        '[routes]\n"*" = "s3cret@h"',
+        '[[routes]]\nto = { url = "https://u:s3cret@h/" }',
+    ],
+)
+def test_no_mistake_in_routes_or_destinations_shows_a_secret(folder: Path, text: str) -> None:
+    write(folder, text)
+    said = problems()
+    assert "(file fencepost.toml): " in said
+    assert "cret" not in said
+
+
+def test_the_secrets_of_destinations_are_masked(folder: Path) -> None:
+    write(
+        folder,
+        """
+        [destinations]
+        one = "nats://u:hunter1@h/"
+        two = { url = "https://h/", password = "hunter%2 3", tls_key_pass = true, secret_env = "HOOK" }
+        """,
+    )
+    settings = load_settings(environ={})
+    redact = Redactor()
+    redact.learn(settings)
+    shown = BY_NAME["destinations"].shown(settings)
+    masked_options = "password=***&tls_key_pass=***&secret_env=***"
+    assert shown == f"one=nats://***@h/  two=https://h/?{masked_options}"
+    assert redact("hunter1, hunter%2 3 and hunter%252%203") == "***, *** and ***"
+    assert redact("HOOK is not set: turn it on") == "HOOK is not set: turn it on"
+    assert "hunter" not in repr(settings)
 
 
 def test_settings_show_no_secret_in_their_repr() -> None:

@@ -10,7 +10,7 @@ from fencepost.cli import exits
 from fencepost.cli.invocation import Invocation
 from fencepost.cli.options import json_option, read_settings, takes_flags, takes_settings
 from fencepost.cli.settings import SETTINGS, InvalidSettings
-from fencepost.cli.targets import routes_of
+from fencepost.cli.targets import targets_of
 from fencepost.config import Settings
 from fencepost.errors import ConfigError
 
@@ -67,10 +67,12 @@ def _problems(invocation: Invocation, flags: dict[str, Any], config: str | None)
         settings = read_settings(invocation, flags, config)
     except InvalidSettings as error:
         return list(error.problems)
-    problems = []
-    for try_out in (settings.required_store, lambda: routes_of(settings)):
+    problems: list[str] = []
+    for try_out in (settings.required_store, lambda: targets_of(settings)):
         try:
             try_out()
+        except InvalidSettings as error:
+            problems += error.problems
         except ConfigError as error:
             problems.append(str(error))
     return problems

@@ -17,7 +17,7 @@ from fencepost.cli.logs import log_to_stderr
 from fencepost.cli.options import STORE, takes_settings
 from fencepost.cli.settings import SETTINGS
 from fencepost.cli.settings.addresses import PYTHON_TARGET, check_target, shown_store
-from fencepost.cli.targets import routes_of
+from fencepost.cli.targets import targets_of
 from fencepost.config import DISPATCHER_NAMES, Settings
 from fencepost.errors import SchemaError
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fencepost.cli")
 
-_FLAGS = (*STORE, "routes", "log_level", "log_json", *(s.name for s in SETTINGS if s.name in DISPATCHER_NAMES))
+_FLAGS = (
+    *(*STORE, "destinations", "routes", "log_level", "log_json"),
+    *(s.name for s in SETTINGS if s.name in DISPATCHER_NAMES),
+)
 
 
 def _routes_from_shorthands(flags: dict[str, Any], given: dict[str, Any]) -> None:
@@ -60,7 +63,7 @@ def dispatch(invocation: Invocation, settings: Settings, once: bool) -> int:
     with 1 when the grace time ended first; a second signal ends that at once. Logs go to standard error.
     """
     log_to_stderr(settings, invocation.redact)
-    routes = routes_of(settings)
+    targets = targets_of(settings)
     departure = Departure(settings.dispatcher.grace.total_seconds())
     departure.install()
     # Publishers bring threads: from here on the process never ends by waiting for them.
@@ -71,7 +74,12 @@ def dispatch(invocation: Invocation, settings: Settings, once: bool) -> int:
             from fencepost.runtime.dispatcher import Dispatcher
 
             dispatcher = Dispatcher(
-                url, routes, settings.dispatcher, schema_name=settings.schema, table=settings.table
+                url,
+                targets.routes,
+                settings.dispatcher,
+                destinations=targets.destinations,
+                schema_name=settings.schema,
+                table=settings.table,
             )
             drained = _run(dispatcher, settings, once, departure)
     except Exception:
@@ -137,5 +145,5 @@ async def _one_batch(dispatcher: Dispatcher) -> bool:
 
 
 def _described(settings: Settings) -> dict[str, str]:
-    names = [s for s in SETTINGS if s.name in ("routes", "owner", "queues", "batch", "concurrency", "lease")]
-    return {"store": shown_store(settings.store)} | {s.name: s.shown(settings) for s in names}
+    told = {"destinations", "routes", "owner", "queues", "batch", "concurrency", "lease"}
+    return {"store": shown_store(settings.store)} | {s.name: s.shown(settings) for s in SETTINGS if s.name in told}

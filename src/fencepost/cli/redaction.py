@@ -27,7 +27,9 @@ class Redactor:
             self.learn_store(settings.store)
         if settings.dispatcher.listen_store is not None:
             self.learn_store(settings.dispatcher.listen_store)
-        for _, target in settings.routes:
+        targets = [target for _, target in settings.destinations]
+        targets += [route.to for route in settings.routes if isinstance(route.to, str)]
+        for target in targets:
             for secret in target_secrets(target):
                 self._add(secret)
 

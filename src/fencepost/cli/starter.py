@@ -15,23 +15,29 @@ _HEAD = """\
 # `fencepost config show` says which value holds and where it comes from.
 """
 
-_ROUTES = """\
-# Where event types go: shell patterns, the first match wins. Destinations are URLs (stdout:, https://…,
-# nats://…) or python:package.module:object.
+_TARGETS = """\
+# Where messages go: URLs (stdout:, https://…, kafka://…, nats://…) or python:package.module:object. Each
+# destination is a queue, with its own order, retries, pause and breaker.
+[destinations]
+# hook = "https://example.com/hooks/orders"
+# mailer = { url = "https://example.com/mail", timeout = 5 }
+
+# What goes where: shell patterns over the event type, the first match wins. An event gets a message for each
+# destination that is named; a URL publishes it where it stands.
 [routes]
-# "order.*" = "https://example.com/hooks/orders"
+# "order.*" = ["hook", "mailer"]
 "*" = "stdout:"
 """
 
 
 def starter_file(settings: Settings) -> str:
     """Return the text of a configuration file that says what these settings say about the store."""
-    return "\n".join([_HEAD, *_lines(settings), _ROUTES])
+    return "\n".join([_HEAD, *_lines(settings), _TARGETS])
 
 
 def _lines(settings: Settings) -> Iterator[str]:
     for setting in SETTINGS:
-        if setting.name == "routes":
+        if setting.name in ("destinations", "routes"):
             continue
         yield f"# {setting.help[0].upper()}{setting.help[1:]}."
         yield _line(setting, settings) + "\n"

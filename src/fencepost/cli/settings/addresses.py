@@ -77,17 +77,20 @@ def store_secrets(address: str) -> Iterator[str]:
     yield from (value for key, value in _options(parts.query) if _SECRET_NAME.search(key))
 
 
-def check_target(pattern: str, target: object) -> str:
-    """Return a route's target when it can be one.
+def check_target(label: str, target: object) -> str:
+    """Return the target of a route or a destination when it can be one.
+
+    Args:
+        label: the pattern or the name that it stands for.
 
     Raises:
         ValueError: it is neither a URL nor ``python:module:object``; nothing secret is shown.
     """
     if not isinstance(target, str):
-        raise ValueError(f"expected a destination's URL as text for {pattern!r}")
+        raise ValueError(f"expected a destination's URL as text for {label!r}")
     if target.startswith(PYTHON_TARGET):
         if not re.fullmatch(r"[\w.]+:[\w.]+", target.removeprefix(PYTHON_TARGET)):
-            raise ValueError(f"expected python:package.module:object for {pattern!r}")
+            raise ValueError(f"expected python:package.module:object for {label!r}")
         return target
     try:
         scheme_of(target)
@@ -97,12 +100,12 @@ def check_target(pattern: str, target: object) -> str:
 
 
 def shown_target(target: str) -> str:
-    """Return a route's target for people, without its secrets."""
+    """Return a target for people, without its secrets."""
     return target if target.startswith(PYTHON_TARGET) else masked(target)
 
 
 def target_secrets(target: str) -> Iterator[str]:
-    """Yield what must never be shown of a route's target."""
+    """Yield what must never be shown of a target."""
     if target.startswith(PYTHON_TARGET):
         return
     try:
@@ -112,7 +115,7 @@ def target_secrets(target: str) -> Iterator[str]:
     userinfo = parts.netloc.rpartition("@")[0]
     yield userinfo
     yield userinfo.partition(":")[2]
-    yield from (value for key, value in _options(parts.query) if _SECRET_NAME.search(key))
+    yield from (value for key, value in _options(parts.query) if _is_secret(key, value))
 
 
 def spellings(secret: str) -> set[str]:
@@ -152,6 +155,11 @@ def _options(query: str) -> Iterator[tuple[str, str]]:
         key, _, value = pair.partition("=")
         if key:
             yield key, value
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Tell secrets of a target from the names of variables and files that hold them, which errors have to name."""
+    return bool(_SECRET_NAME.search(name)) and not name.endswith(("_env", "_file")) and value not in ("on", "off")
 
 
 def _shown_value(name: str, value: str) -> str:

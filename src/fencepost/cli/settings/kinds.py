@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from fencepost.cli.settings.addresses import check_store, check_target, shown_store, shown_target
+from fencepost.cli.settings.addresses import check_store, shown_store
 from fencepost.cli.settings.durations import format_duration, parse_duration
-from fencepost.config import Routes
+from fencepost.cli.settings.routing import (
+    DESTINATIONS_FORM,
+    destinations_from_table,
+    destinations_from_texts,
+    routes_from_texts,
+    routes_from_toml,
+    show_destinations,
+    show_routes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +98,6 @@ def one_of(*choices: str) -> Kind:
     return Kind("|".join(choices), choose, _toml("a text", (str,), choose))
 
 
-def _routes(pairs: Iterable[tuple[str, object]]) -> Routes:
-    return tuple((_pattern(pattern), check_target(pattern, target)) for pattern, target in pairs)
-
-
-def _pattern(pattern: str) -> str:
-    if not pattern.strip():
-        raise ValueError('a pattern must not be empty: say "order.*" or "*"')
-    return pattern
-
-
-def _routes_from_texts(texts: Sequence[str]) -> Routes:
-    pairs = [text.partition("=") for text in texts]
-    if not all(separator for _, separator, _ in pairs):
-        raise ValueError("expected PATTERN=URL, such as 'order.*=https://example.com/hook'")
-    return _routes((pattern.strip(), target.strip()) for pattern, _, target in pairs)
-
-
-def _show_routes(routes: Routes) -> str:
-    return "  ".join(f"{pattern}={shown_target(target)}" for pattern, target in routes) or "none"
-
-
 _DURATION = 'a duration such as "10s" or a number of seconds'
 
 TEXT = Kind("NAME", str, _toml("a text", (str,), str))
@@ -136,10 +123,17 @@ NAMES = Kind(
     _names,
 )
 STORE = Kind("URL", check_store, _toml("a text", (str,), check_store), shown_store)
+DESTINATIONS = Kind(
+    "NAME=URL",
+    lambda text: destinations_from_texts(text.split()),
+    _toml(DESTINATIONS_FORM, (dict,), destinations_from_table),
+    show_destinations,
+    destinations_from_texts,
+)
 ROUTES = Kind(
-    "PATTERN=URL",
-    lambda text: _routes_from_texts(text.split()),
-    _toml("a table of PATTERN = URL", (dict,), lambda table: _routes(table.items())),
-    _show_routes,
-    _routes_from_texts,
+    "PATTERN=URL|NAME,…",
+    lambda text: routes_from_texts(text.split()),
+    routes_from_toml,
+    show_routes,
+    routes_from_texts,
 )

@@ -6,10 +6,11 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fencepost.cli.settings.kinds import STORE
 from fencepost.cli.settings.table import BY_NAME, SETTINGS
 from fencepost.config import DISPATCHER_NAMES, DispatcherSettings, Settings, Source
 from fencepost.errors import ConfigError
@@ -75,12 +76,32 @@ def _from_file(path: Path, problems: list[str]) -> Found:
             _read(BY_NAME[name].kind.from_toml, name, value, source, found, problems)
         else:
             problems.append(f"{path}: unknown setting {name!r}: {_advice(name, value)}")
-        if name == "routes" and isinstance(value, dict):
-            # TOML puts whatever follows a table's head into it.
+        if name in ("destinations", "routes"):
             problems += [
-                f"{path}: setting {key!r} stands under [routes]: move it above" for key in BY_NAME & value.keys()
+                f"{path}: setting {key!r} stands under {head}: move it above"
+                for head, key in _swallowed(name, value)
             ]
     return found
+
+
+def _swallowed(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield settings that were meant to stand alone: TOML puts whatever follows a table's head into the table."""
+    if isinstance(value, list):
+        tables = [(f"[[{name}]]", each) for each in value if isinstance(each, dict)]
+    else:
+        tables = [(f"[{name}]", value)] if isinstance(value, dict) else []
+    for head, table in tables:
+        for key in sorted(BY_NAME & table.keys()):
+            if name == "routes" or _is_no_destination(key, table[key]):
+                yield head, key
+
+
+def _is_no_destination(key: str, value: object) -> bool:
+    """Tell a setting from a destination of its name."""
+    if isinstance(value, dict):
+        return False
+    is_target = isinstance(value, str) and ":" in value
+    return not is_target or (BY_NAME[key].kind is STORE and str(value).startswith(("postgres", "embedded:")))
 
 
 def _document(path: Path, problems: list[str]) -> dict[str, Any]:
@@ -102,7 +123,7 @@ def _advice(name: str, value: object) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     if isinstance(value, dict):
-        return "the only table is [routes]; all other settings stand above it"
+        return "the only tables are [destinations] and [routes]; all other settings stand above them"
     return "`fencepost config show` lists the settings"
 
 

@@ -46,6 +46,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("store", kinds.STORE, "the database: postgresql://USER@HOST/DATABASE, or embedded:DIRECTORY"),
     Setting("schema", kinds.TEXT, "the schema that holds the tables", "public"),
     Setting("table", kinds.TEXT, "the outbox table; the other tables are named after it", "outbox"),
+    Setting(
+        "destinations", kinds.DESTINATIONS, "where messages go, by name; each is a queue", (), "--destination"
+    ),
     Setting("routes", kinds.ROUTES, "where event types go; the first match wins", (), "--route"),
     Setting("log_level", kinds.one_of("debug", "info", "warning", "error"), "the least that is logged", "info"),
     Setting("log_json", kinds.YES_NO, "log JSON objects instead of key=value lines", False),
@@ -62,6 +65,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _of_dispatcher("backoff_base", kinds.DURATION, "the first window of the random delay between attempts"),
     _of_dispatcher("backoff_cap", kinds.DURATION, "the largest window of that delay"),
+    _of_dispatcher("breaker_failures", kinds.WHOLE, "failures in a row that open a queue's breaker; 0 for never"),
+    _of_dispatcher("breaker_cap", kinds.DURATION, "the longest time between two probes of an open breaker"),
+    _of_dispatcher("outage_budget", kinds.DURATION, "how long an open breaker keeps attempts from being used up"),
     _of_dispatcher(
         "poll_interval", kinds.DURATION, "the longest a due message waits to be found without a notice"
     ),
