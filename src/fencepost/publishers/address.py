@@ -77,8 +77,13 @@ def scheme_of(url: str) -> str:
     return scheme.lower()
 
 
-def parse_address(url: str, *, options: Collection[str]) -> Address:
+def parse_address(url: str, *, options: Collection[str], prefixes: tuple[str, ...] = ()) -> Address:
     """Split a destination URL and check its query against the options that this destination knows.
+
+    Args:
+        url: the URL.
+        options: the names of its options.
+        prefixes: of names that are passed on to a client library, which knows them better; ``rdkafka.`` is one.
 
     Raises:
         ConfigError: not a URL, or an option that is unknown or given twice. Never shows a secret.
@@ -106,7 +111,7 @@ def parse_address(url: str, *, options: Collection[str]) -> Address:
         path=parts.path,
         username=unquote(username) if userinfo else None,
         password=unquote(password) if has_password else None,
-        options=_options(parts.query, display, options),
+        options=_options(parts.query, display, options, prefixes),
     )
 
 
@@ -150,11 +155,11 @@ def _host_and_port(text: str) -> tuple[str, int | None]:
     return parts.hostname or "", parts.port
 
 
-def _options(query: str, display: str, known: Collection[str]) -> dict[str, str]:
+def _options(query: str, display: str, known: Collection[str], prefixes: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
+        if name not in known and not name.startswith(prefixes):
+            listed = ", ".join([*sorted(known), *(f"{prefix}…" for prefix in prefixes)]) or "none"
             raise ConfigError(f"{display}: unknown option {name!r}; this destination knows: {listed}")
         if name in found:
             raise ConfigError(f"{display}: option {name!r} is given twice")

@@ -1,0 +1,282 @@
+"""``kafka://`` - publishes to Kafka topics; the delivery report of each message means delivered.
+
+**Order.** The client sends many requests at once. When one of them fails for good, those behind it are stored all
+the same, idempotent producer or not: a broker that knows nothing of a producer takes any first sequence number. So
+what shares an ordering key and a topic never has two requests in flight:
+
+* messages whose key stands once in the batch, and those without a key, go through a producer with five requests in
+  flight (`Order.FREE`);
+* several of one key go through another one, with one request in flight and the client's gap-less guarantee: its
+  first failure ends it, before anything behind it is sent (`Order.STRICT`). It has no time-outs of its own: the
+  next message of the key would go out after one that timed out. At the deadline it is ended as a whole.
+
+A broker refuses a request as a whole, although one message of it may be the reason. What was refused so is sent
+again one by one through a third producer (`Order.SINGLE`); only what is refused there is a permanent failure.
+
+**Deadlines.** At its deadline a message is taken out of the client, and if need be the client is given up and made
+anew, so that nothing is sent after its publish was reported as failed; only a request that was on its way already
+may still be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from fencepost.core.records import Message
+from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
+from fencepost.publishers.batching import Outcomes, rounds
+from fencepost.publishers.envelope import Envelope
+from fencepost.publishers.kafka_options import OPTIONS, Order, Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from fencepost.publishers.kafka_client import Client, Record, Shipment
+
+__all__ = ["OPTIONS", "KafkaPublisher"]
+
+FLUSH_SECONDS = 0.3
+"""How long `close` waits for what is in flight."""
+CLOSE_SECONDS = 0.5
+"""How long it then waits for the producers' threads."""
+PURGE_SHARE = 0.1
+"""The part of a publish's time that is kept for taking its messages back at the deadline, at most 0.2 seconds."""
+
+
+class KafkaPublisher(DestinationPublisher):
+    """Publishes to Kafka topics and waits for the delivery report of each message.
+
+    Args:
+        url: ``kafka://[user:password@]host[:port][,host[:port]…]`` with any of the options ``topic`` (a template,
+            default ``{event_type}``; see `fencepost.publishers.kafka_options.Topic`), ``timeout`` (seconds, 8),
+            ``partitioner``, ``compression``, ``tls``, ``sasl``, ``auto_create``, those of login, TLS and envelope,
+            and properties of librdkafka as ``rdkafka.<name>``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or the URL cannot work.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        try:
+            import confluent_kafka
+
+            from fencepost.publishers import kafka_client, kafka_failures
+        except ImportError:
+            raise ConfigError("kafka destinations need confluent-kafka: pip install 'fencepost[kafka]'") from None
+        self._kafka, self._client_module, self._failures = confluent_kafka, kafka_client, kafka_failures
+        self._settings = settings = Settings(url)
+        self._shown, self._timeout = settings.shown, settings.timeout
+        self._envelope = Envelope(settings.address, prefix="ce_")
+        self._log = kafka_client.ClientLog()
+        self._clients: dict[Order, Client] = {}
+        self._ending: set[Client] = set()
+        self._known: set[str] = set()
+        """Topics that took a message: only those are sent several messages of a key at once."""
+        kafka_client.check_config(settings.config(Order.STRICT), settings.shown, settings.secrets())
+
+    async def open(self) -> None:
+        """Make a producer, which connects in the background."""
+        try:
+            self._client(Order.FREE)
+        except Retryable:
+            return  # a secret is not there yet: the first publish will tell
+
+    async def publish(self, message: Message, delivery: Delivery) -> None:
+        """Publish and return once the brokers acknowledged this very message (``acks=all``).
+
+        Raises:
+            Retryable: no acknowledgement before the deadline, no broker, no such topic, no permission. The topic
+                may have the message all the same where the text does not say "not sent".
+            Permanent: larger than the client or the topic accepts, refused by the topic's rules for records, or a
+                header that cannot be sent.
+        """
+        (outcome,) = await self.publish_batch([message], [delivery])
+        if outcome is not None:
+            raise outcome
+
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish many, and return for each what `publish` would have raised, None where it was acknowledged."""
+        batch = _Batch(messages)
+        for message, delivery in zip(messages, deliveries, strict=True):
+            try:
+                budget = publish_budget(delivery, self._timeout)
+                batch.records.append(self._record(message, delivery))
+                batch.ends_within(budget)
+            except PublishFailure as failure:
+                batch.records.append(failure)
+        for stretches in batch.rounds(self._known):
+            await self._one_round(stretches, batch)
+        return batch.outcomes.as_list()
+
+    async def close(self) -> None:
+        """Wait a moment for what is in flight, and give up the rest; those publishes fail as retryable."""
+        clients = list(self._clients.values())
+        deadline = time.monotonic() + FLUSH_SECONDS
+        for client in clients:
+            await client.idle(deadline)
+        for way in list(self._clients):
+            self._give_up(way, "the publisher was closed")
+        await self._client_module.all_ended(self._ending, CLOSE_SECONDS)
+        self._ending.clear()
+
+    def _record(self, message: Message, delivery: Delivery) -> Record:
+        outgoing = self._envelope.wrap(message, delivery)
+        key = message.ordering_key if message.ordering_key is not None else message.aggregate_id
+        return self._client_module.Record(
+            topic=self._settings.topic.of(message),
+            key=None if key is None else key.encode("utf-8", "surrogatepass"),
+            value=outgoing.payload,
+            headers=list(outgoing.headers.items()),
+        )
+
+    async def _one_round(self, stretches: Sequence[Sequence[int]], batch: _Batch) -> None:
+        """Send stretches of different keys, and one by one what a broker refused with the request it stood in."""
+        ways = {
+            Order.FREE: [place for stretch in stretches if len(stretch) == 1 for place in stretch],
+            Order.STRICT: [place for stretch in stretches if len(stretch) > 1 for place in stretch],
+        }
+        sends = [self._send(way, places, batch) for way, places in ways.items() if places]
+        refused = [place for part in await asyncio.gather(*sends) for place in part]
+        for turn in rounds([batch.messages[place] for place in refused]):
+            await self._send(Order.SINGLE, [refused[number] for number in turn], batch)
+
+    async def _send(self, way: Order, places: Sequence[int], batch: _Batch) -> list[int]:
+        """Send these, and note what failed; return what should be sent again, each in a request of its own."""
+        try:
+            client = self._client(way)
+        except Retryable as failure:
+            for place in places:
+                batch.outcomes.failed(place, Retryable(str(failure), unavailable=failure.unavailable))
+            return []
+        shipment = client.shipment()
+        try:
+            for place in places:
+                if batch.outcomes.may_go(place):
+                    await self._hand_over(client, shipment, place, batch)
+            if not await client.reported(shipment, batch.deadline):
+                self._give_up(way, "given up at the deadline of a publish", client)
+                await client.reported(shipment, batch.end)
+        except asyncio.CancelledError:
+            if way is Order.STRICT:
+                self._give_up(way, "a publish was cancelled", client)  # it has no time-outs of its own
+            raise
+        return self._judged(way, client, shipment, batch)
+
+    async def _hand_over(self, client: Client, shipment: Shipment, place: int, batch: _Batch) -> None:
+        record = batch.records[place]
+        if isinstance(record, PublishFailure):
+            batch.outcomes.failed(place, record)
+            return
+        if time.monotonic() >= batch.deadline:
+            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent before the deadline"))
+            return
+        try:
+            await client.hand_over(shipment, place, record, batch.deadline)
+        except BufferError as failure:
+            unavailable = bool(client.trouble)
+            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent: {failure}", unavailable=unavailable))
+        except self._kafka.KafkaException as failure:
+            batch.outcomes.failed(place, self._failure(failure.args[0], record, client))
+
+    def _judged(self, way: Order, client: Client, shipment: Shipment, batch: _Batch) -> list[int]:
+        """Note what became of a shipment, and return what should be sent again one by one."""
+        codes = {place: error.code() for place, error in shipment.reports.items() if error is not None}
+        if client.trouble and not self._failures.TIMED_OUT.isdisjoint(codes.values()):
+            self._give_up(way, client.trouble, client)  # a new one is connected sooner than one that waits longer
+        again: set[int] = set()
+        if way is not Order.SINGLE:
+            again = {place for place, code in codes.items() if code in self._failures.REFUSED_REQUEST}
+        if again:
+            self._log.refused(self._shown)
+            again |= {place for place, code in codes.items() if code in self._failures.NOT_SENT}
+        for place in shipment.handed_over:
+            record = batch.records[place]
+            assert not isinstance(record, PublishFailure)  # noqa: S101 - those were not handed over
+            error = shipment.reports.get(place)
+            if error is None and place in shipment.reports:
+                self._known.add(record.topic)
+            elif place not in again or not batch.outcomes.may_go(place):
+                again.discard(place)
+                self._known.discard(record.topic)
+                batch.outcomes.failed(place, self._failure(error, record, client))
+        return sorted(again)
+
+    def _failure(self, error: KafkaError | None, record: Record, client: Client) -> Permanent | Retryable:
+        return self._failures.failure_of(error, self._shown, record.topic, client.trouble, client.end_reason)
+
+    def _client(self, way: Order) -> Client:
+        """Return a producer that may be used, making it where there is none.
+
+        Raises:
+            Retryable: a secret cannot be read just now.
+        """
+        client = self._clients.get(way)
+        if client is not None and client.end_reason:
+            self._give_up(way, client.end_reason)
+            client = None
+        if client is None:
+            config = self._settings.config(way)
+            self._log.secrets = self._settings.secrets()
+            client = self._client_module.Client(config, self._log, is_strict=way is Order.STRICT)
+            self._clients[way] = client
+        return client
+
+    def _give_up(self, way: Order, reason: str, client: Client | None = None) -> None:
+        """End a producer; the next publish makes a new one."""
+        current = self._clients.get(way)
+        client = client or current
+        if client is None:
+            return
+        if client is current:
+            del self._clients[way]
+        client.give_up(reason)
+        self._ending.add(client)
+        client.ended.add_done_callback(lambda _: self._ending.discard(client))
+
+
+class _Batch:
+    """A batch on its way: what is sent for each message, until when, and what became of it."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = messages
+        self.outcomes = Outcomes(messages)
+        self.records: list[Record | PublishFailure] = []
+        """For each message what is sent, or why it cannot be."""
+        self.deadline = self.end = math.inf
+        """When its messages are taken back from the client, and when the reports of that must be there."""
+        self._started = time.monotonic()
+
+    def ends_within(self, budget: float) -> None:
+        """Bound the whole batch by what one of its messages may take."""
+        self.end = min(self.end, self._started + budget)
+        self.deadline = min(self.deadline, self._started + budget - min(0.2, budget * PURGE_SHARE))
+
+    def rounds(self, known: Collection[str]) -> list[list[list[int]]]:
+        """Return the places in rounds of stretches: at most one stretch of a key in a round.
+
+        A stretch is a message, or several of one key that follow one another to one topic that is known to exist.
+        """
+        found: list[list[list[int]]] = []
+        latest: dict[str, tuple[int, list[int], str | None]] = {}
+        for place, (message, record) in enumerate(zip(self.messages, self.records, strict=True)):
+            topic = None if isinstance(record, PublishFailure) else record.topic
+            turn, stretch, before = latest.get(message.ordering_key or "", (-1, [], None))
+            if message.ordering_key is None:
+                turn = -1
+            elif topic is not None and topic == before and topic in known:
+                stretch.append(place)
+                continue
+            if turn + 1 == len(found):
+                found.append([])
+            found[turn + 1].append([place])
+            if message.ordering_key is not None:
+                latest[message.ordering_key] = (turn + 1, found[turn + 1][-1], topic)
+        return found

@@ -1,0 +1,81 @@
+"""The publisher conformance suite on a real broker that speaks Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fencepost.publishers.kafka import KafkaPublisher
+from fencepost.testing.publisher_conformance import (
+    FaultProxy,
+    PublisherConformance,
+    PublisherHarness,
+    Received,
+    opted_out,
+    received_from,
+)
+from tests.publishers.conftest import free_port
+from tests.publishers.kafka_server import TansuServer, create_topics, headers_of, stored
+
+TOPIC = "events"
+
+
+class KafkaHarness(PublisherHarness):
+    """Tansu tells its clients to come through the proxy: the publisher, and those that create topics and read."""
+
+    proxy: FaultProxy
+
+    def __init__(self, directory: Path, timeout: float) -> None:
+        port = free_port()
+        self.proxy = FaultProxy("127.0.0.1", port).start()
+        self._server = TansuServer(directory, port, advertised=self.proxy.port)
+        self._timeout = timeout
+
+    async def start(self) -> None:
+        self._server.start()
+        self.proxy.heal()
+        await asyncio.to_thread(create_topics, f"127.0.0.1:{self.proxy.port}", TOPIC)
+
+    async def stop(self) -> None:
+        self._server.stop()
+
+    async def pause(self) -> None:
+        self._server.pause()
+
+    async def resume(self) -> None:
+        self._server.resume()
+
+    async def close(self) -> None:
+        self._server.stop()
+
+    def publisher(self) -> object:
+        return self._publisher(TOPIC)
+
+    def unroutable(self) -> tuple[object, str]:
+        return self._publisher("missing"), "missing"
+
+    def _publisher(self, topic: str) -> object:
+        return KafkaPublisher(f"kafka://127.0.0.1:{self.proxy.port}?topic={topic}&timeout={self._timeout}")
+
+    async def received(self) -> Sequence[Received]:
+        self.proxy.heal()  # the suite may read while a fault is on, once nothing is in flight any more
+        found = await asyncio.to_thread(stored, f"127.0.0.1:{self.proxy.port}", TOPIC)
+        return [received_from(message.value() or b"", headers_of(message)) for message in found]
+
+    def too_large(self) -> bytes:
+        return b"x" * 1_000_001
+
+
+class TestKafkaConformance(PublisherConformance):
+    timeout = 2.0  # librdkafka makes a new producer known to the brokers half a second or a second later
+    opt_outs = opted_out("this broker keeps everything in memory; Kafka itself keeps it", "durable")
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self._tmp = tmp_path
+
+    def harness(self) -> PublisherHarness:
+        return KafkaHarness(self._tmp, self.timeout)
