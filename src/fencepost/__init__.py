@@ -8,6 +8,7 @@ from fencepost.client.outbox import AsyncOutbox, Outbox
 from fencepost.config import DispatcherSettings
 from fencepost.core.draft import JsonText, NewMessage
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
+from fencepost.core.routing import Routing, Rule
 from fencepost.errors import (
     AutocommitRefused,
     ConfigError,
@@ -15,6 +16,7 @@ from fencepost.errors import (
     Defer,
     EmbeddedError,
     FencepostError,
+    Gone,
     InvalidMessage,
     Permanent,
     Retryable,
@@ -41,6 +43,7 @@ __all__ = [
     "EmbeddedError",
     "Enqueued",
     "FencepostError",
+    "Gone",
     "InvalidMessage",
     "JsonText",
     "Message",
@@ -50,6 +53,8 @@ __all__ = [
     "Publisher",
     "Retryable",
     "Route",
+    "Routing",
+    "Rule",
     "SchemaError",
     "Stats",
     "UnexpectedFailure",

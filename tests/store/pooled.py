@@ -21,6 +21,7 @@ LISTEN = "LISTEN belongs to a session"
 SCALE = "it asks what many rows cost, to which a pooler adds only its round trips"
 
 DIRECT_ONLY: Mapping[str, str] = {
+    "test_expand.py::test_a_producer_waits_for_an_expansion_of_its_key": SESSIONS,
     "test_isolation.py::test_the_whole_life_of_a_message_in_an_odd_session": SESSION,
     "test_isolation.py::test_an_instant_means_the_same_whatever_the_session_believes": SESSION,
     "test_isolation.py::test_two_claims_at_once_under_a_snapshot_never_share_a_row": SESSION,

@@ -21,7 +21,7 @@ from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
 from fencepost.store import breaker, queues, upkeep
 from fencepost.store import outbox as store
-from fencepost.store.expand import Expansion, expand
+from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.rate import claim_within_rate
 from tests.store.rows import OUTBOX, Connection, expire
 from tests.store.test_catalog import FILES
@@ -156,7 +156,7 @@ def every_operation(outbox: Outbox, conn: Connection, execute: Callable[[Stateme
 
 
 def destination_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
-    """A rate, a breaker that opens, is probed and closed, and an event for two destinations, one of which counts."""
+    """A rate, a breaker that opens, is probed and closed; an event for two destinations, one of which counts."""
     minute = timedelta(minutes=1)
     catalog, terms = outbox.catalog, store.ClaimTerms("w", minute, 12)
     outbox.set_queue(conn, "rated", "ann", rate=2)
@@ -182,7 +182,9 @@ def destination_operations(outbox: Outbox, conn: Connection, execute: Callable[[
     with conn.transaction():
         outbox.enqueue(conn, "e", 1, queue="source", ordering_key="k")
         held = run(store.claim(catalog, terms, queues=["source"], batch=1), execute).claimed
-        done = run(expand(catalog, [Expansion(each, ("counted", "rated")) for each in held]), execute)
+        done = run(
+            close_and_expand(catalog, [], [Expansion(each, ("counted", "rated")) for each in held]), execute
+        )
     assert (done.closed.lost, done.busy) == (frozenset(), frozenset())
 
 

@@ -17,6 +17,7 @@ from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMe
 from fencepost.core.operation import Operation, arun, run
 from fencepost.core.queue import QueueChanges, QueueSettings, checked_changes, checked_name
 from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Finding, Stats
+from fencepost.core.routing import Routing
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
@@ -24,7 +25,7 @@ from fencepost.observe.tracing import with_current_context
 from fencepost.store import breaker, doctor, keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
-from fencepost.store.enqueue import enqueue, enqueue_many
+from fencepost.store.enqueue import enqueue_events
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class _OutboxOperations:
         notify: wake dispatchers with NOTIFY; turn it off for two-phase commit, which forbids it.
         allow_autocommit: accept connections that commit each statement by itself.
         max_payload_bytes: the largest payload to accept.
+        routing: the routes, where the producer knows them: a message for each destination is written at once. What
+            they do not match is written as it is, for the dispatcher's own routes.
         trace: put the W3C trace context of the current OpenTelemetry span, if there is one, into the headers.
     """
 
@@ -60,6 +63,7 @@ class _OutboxOperations:
     notify: bool = True
     allow_autocommit: bool = False
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    routing: Routing | None = None
     trace: bool = True
     _memory: _Memory = field(default_factory=_Memory, repr=False, compare=False)
 
@@ -79,11 +83,18 @@ class _OutboxOperations:
                 message = replace(message, headers=headers)
         return draft(message, message.message_id or uuid4(), self.max_payload_bytes)
 
-    def _drafts(self, messages: Iterable[NewMessage]) -> list[Draft]:
+    def _events(self, messages: Iterable[NewMessage]) -> list[list[Draft]]:
+        """Return the messages checked, each as one draft, or as one for each of its destinations."""
         drafts = [self._draft(message) for message in messages]
         if len({each.message_id for each in drafts}) < len(drafts):
             raise InvalidMessage("two messages of the batch have one message_id: receivers would drop the second")
-        return drafts
+        return [self._copies(each) for each in drafts]
+
+    def _copies(self, message: Draft) -> list[Draft]:
+        if self.routing is None:
+            return [message]
+        found = self.routing.destinations(message.event_type, message.queue, message.aggregate_type)
+        return [replace(message, queue=queue, routed=True) for queue in found] or [message]
 
     def _claim(
         self, owner: str, queues: Sequence[str] | None, batch: int, lease: timedelta, max_attempts: int
@@ -207,9 +218,9 @@ class Outbox(_OutboxOperations):
             AutocommitRefused: the connection is in no transaction.
             DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
         """
-        message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
+        events = self._events([NewMessage(event_type=event_type, payload=payload, **options)])
         self._refuse_autocommit(conn)
-        return self._run(conn, enqueue(self.catalog, message, notify=self.notify))
+        return self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))[0]
 
     def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
         """Write many messages, some thousands a second; all are checked before the first is sent.
@@ -217,9 +228,9 @@ class Outbox(_OutboxOperations):
         Transactions that share dedupe keys should name them in one order, sorted, or the database may break
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
-        drafts = self._drafts(messages)
+        events = self._events(messages)
         self._refuse_autocommit(conn)
-        return self._run(conn, enqueue_many(self.catalog, drafts, notify=self.notify))
+        return self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))
 
     def claim(
         self,
@@ -436,9 +447,9 @@ class AsyncOutbox(_OutboxOperations):
             AutocommitRefused: the connection is in no transaction.
             DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
         """
-        message = self._draft(NewMessage(event_type=event_type, payload=payload, **options))
+        events = self._events([NewMessage(event_type=event_type, payload=payload, **options)])
         await self._refuse_autocommit(conn)
-        return await self._run(conn, enqueue(self.catalog, message, notify=self.notify))
+        return (await self._run(conn, enqueue_events(self.catalog, events, notify=self.notify)))[0]
 
     async def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
         """Write many messages, some thousands a second; all are checked before the first is sent.
@@ -446,9 +457,9 @@ class AsyncOutbox(_OutboxOperations):
         Transactions that share dedupe keys should name them in one order, sorted, or the database may break
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
-        drafts = self._drafts(messages)
+        events = self._events(messages)
         await self._refuse_autocommit(conn)
-        return await self._run(conn, enqueue_many(self.catalog, drafts, notify=self.notify))
+        return await self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))
 
     async def claim(
         self,

@@ -137,11 +137,16 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The receipt of an enqueue; ``created`` is False where a dedupe key found the message already there."""
+    """The receipt of an enqueue; ``created`` is False where a dedupe key found the message already there.
+
+    Where the producer knows the routes (``Outbox(routing=…)``) and they lead to several destinations, ``id`` is
+    the first one's row, and ``destinations`` has each one's by its name.
+    """
 
     id: int
     message_id: UUID
     created: bool
+    destinations: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

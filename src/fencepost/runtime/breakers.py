@@ -68,6 +68,7 @@ class Breakers:
         self._on_open, self._on_close = on_open, on_close
         self._open: dict[str, _Open] = {}
         self._counts: dict[str, FailureCount] = {}
+        self._pausing: set[str] = set()
         self._writes: deque[tuple[str, Write]] = deque()
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
@@ -132,11 +133,15 @@ class Breakers:
 
     def pause(self, queue: str, reason: str) -> None:
         """Pause a queue whose destination says that it is gone."""
+        if queue in self._pausing:  # by another message that was under way as well
+            return
+        self._pausing.add(queue)
         log.error("queue %s is paused: %s (`fencepost resume %s` once that is mended)", queue, reason, queue)
-        owner, notify = self._settings.owner, False
         self._submit(
             queue,
-            lambda: queues.set_paused(self._catalog, queue, True, actor=owner, notify=notify, reason=reason),
+            lambda: queues.set_paused(
+                self._catalog, queue, True, actor=self._settings.owner, notify=False, reason=reason
+            ),
         )
 
     def _count(self, holding: Holding, failure: Failed | TimedOut) -> None:
@@ -232,4 +237,5 @@ class Breakers:
                 except Exception as error:  # a breaker that cannot be written must not stop its worker
                     log.exception("the breaker of queue %s cannot be written: %s", queue, describe(error))
                     self._open.pop(queue, None)
+                self._pausing.discard(queue)
             self._idle.set()

@@ -383,7 +383,9 @@ class Claimer:
                 lambda: claim_within_rate(self._catalog, terms.queue, many(), claim), atomic=True
             )
             if is_held:
-                self._rated_until[terms.queue] = time.monotonic() + _rate_pause(terms.rate, wanted)
+                # Not longer than the settings are old: the rate may be lifted.
+                pause = min(_rate_pause(terms.rate, wanted), self._settings.poll_interval.total_seconds())
+                self._rated_until[terms.queue] = time.monotonic() + pause
         self._largest = min(self._settings.batch, self._largest * 2)
         self._count(result)
         return result, sent_at

@@ -73,6 +73,25 @@ def enqueue_many(catalog: Catalog, drafts: Sequence[Draft], *, notify: bool) -> 
     return receipts
 
 
+def enqueue_events(
+    catalog: Catalog, events: Sequence[Sequence[Draft]], *, notify: bool
+) -> Operation[list[Enqueued]]:
+    """Insert events, each a message or one for each of its destinations; return a receipt for each event."""
+    if len(events) == 1 and len(events[0]) == 1:
+        return [(yield from enqueue(catalog, events[0][0], notify=notify))]
+    flat = [message for event in events for message in event]
+    receipts = iter((yield from enqueue_many(catalog, flat, notify=notify)))
+    return [_receipt(event, [next(receipts) for _ in event]) for event in events]
+
+
+def _receipt(event: Sequence[Draft], receipts: Sequence[Enqueued]) -> Enqueued:
+    first = receipts[0]
+    if len(event) == 1:
+        return first
+    rows = {message.queue: receipt.id for message, receipt in zip(event, receipts, strict=True)}
+    return Enqueued(first.id, first.message_id, any(each.created for each in receipts), rows)
+
+
 def _enqueue_chunk(
     catalog: Catalog, drafts: Sequence[Draft], *, notify: bool, counted: frozenset[str]
 ) -> Operation[list[Enqueued]]:

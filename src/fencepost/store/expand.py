@@ -8,7 +8,6 @@ from datetime import timedelta
 
 from fencepost.core.operation import Operation
 from fencepost.core.records import Claimed
-from fencepost.core.states import Outcome
 from fencepost.store import order, outbox
 from fencepost.store.catalog import Catalog
 
@@ -43,16 +42,22 @@ class Expanded:
     busy: frozenset[int] = frozenset()
 
 
-def expand(catalog: Catalog, expansions: Sequence[Expansion]) -> Operation[Expanded]:
-    """Write a message for each destination and close the originals; needs a transaction around it.
+def close_and_expand(
+    catalog: Catalog, delivered: Sequence[Claimed], expansions: Sequence[Expansion]
+) -> Operation[Expanded]:
+    """Write a message for each destination of the expansions, and close them together with what was delivered.
+
+    Where anything is expanded it needs a transaction around it, and for ordered messages as well.
 
     The new messages are written only for originals that were closed here and now: a try whose answer was lost, or
     a worker whose lease was lost, writes none.
     """
+    if not expansions:
+        return Expanded((yield from outbox.close(catalog, delivered)))
     sequenced, locked = yield from _lock(catalog, expansions)
     free = [each for each in expansions if each.keys <= locked]
     waiting = [each.claimed for each in expansions if not each.keys <= locked]
-    closed = yield from outbox.close(catalog, [each.claimed for each in free], Outcome.EXPANDED)
+    closed = yield from outbox.close(catalog, delivered, [each.claimed for each in free])
     untouched = closed.lost | closed.out_of_turn | closed.repeated
     yield from _write(catalog, [each for each in free if each.claimed.id not in untouched], sequenced)
     gone = yield from _put_back(catalog, waiting)

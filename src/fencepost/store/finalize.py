@@ -10,7 +10,7 @@ from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedu
 from fencepost.core.records import Claimed
 from fencepost.store import outbox
 from fencepost.store.catalog import Catalog
-from fencepost.store.expand import Expansion, expand
+from fencepost.store.expand import Expansion, close_and_expand
 
 Decided = tuple[Claimed, Action]
 
@@ -56,15 +56,10 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
                 rescheduled.append(outbox.Rescheduled(claimed, delay, error, refund))
             case Dead(outcome=outcome, error=error):
                 buried.append(outbox.Buried(claimed, outcome, error))
-    closed = yield from outbox.close(catalog, done)
-    expanded = yield from expand(catalog, expansions)
-    lost = closed.lost | expanded.closed.lost
+    expanded = yield from close_and_expand(catalog, done, expansions)
+    closed = expanded.closed
+    lost = closed.lost
     lost |= yield from outbox.reschedule(catalog, rescheduled)
     lost |= yield from outbox.mark_dead(catalog, buried)
     lost |= yield from outbox.release(catalog, released)
-    return Finalized(
-        lost,
-        closed.out_of_turn | expanded.closed.out_of_turn,
-        closed.promoted + expanded.closed.promoted,
-        expanded.busy,
-    )
+    return Finalized(lost, closed.out_of_turn, closed.promoted, expanded.busy)

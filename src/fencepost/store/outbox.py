@@ -349,19 +349,30 @@ def mark_done(catalog: Catalog, claimed: Collection[Claimed]) -> Operation[froze
 
 
 def close(
-    catalog: Catalog, claimed: Collection[Claimed], outcome: Outcome = Outcome.DELIVERED
+    catalog: Catalog, delivered: Collection[Claimed], expanded: Collection[Claimed] = ()
 ) -> Operation[Closed]:
-    """Finalize as delivered or expanded.
+    """Finalize as delivered, and as expanded, in one step: messages of a key may be of both kinds.
 
     Ordered messages need a transaction around it: their keys are locked, and what is parked behind them promoted.
     """
-    unordered = [each for each in claimed if each.message.ordering_key is None]
-    closed = yield from _close_unordered(catalog, unordered, outcome)
-    ordered = [each for each in claimed if each.message.ordering_key is not None]
-    if not ordered:
-        return closed
-    other = yield from _close_ordered(catalog, ordered, outcome)
-    return Closed(closed.lost | other.lost, other.out_of_turn, other.promoted, closed.repeated | other.repeated)
+    closed = Closed(frozenset())
+    ordered: dict[Outcome, list[Claimed]] = {}
+    for outcome, claimed in ((Outcome.DELIVERED, delivered), (Outcome.EXPANDED, expanded)):
+        unordered = [each for each in claimed if each.message.ordering_key is None]
+        closed = _together(closed, (yield from _close_unordered(catalog, unordered, outcome)))
+        ordered[outcome] = [each for each in claimed if each.message.ordering_key is not None]
+    if any(ordered.values()):
+        closed = _together(closed, (yield from _close_ordered(catalog, ordered)))
+    return closed
+
+
+def _together(one: Closed, other: Closed) -> Closed:
+    return Closed(
+        one.lost | other.lost,
+        one.out_of_turn | other.out_of_turn,
+        one.promoted + other.promoted,
+        one.repeated | other.repeated,
+    )
 
 
 def _close_unordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outcome) -> Operation[Closed]:
@@ -377,18 +388,23 @@ def _close_unordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outc
     return Closed(frozenset(lost_ids), repeated=frozenset(repeated))
 
 
-def _close_ordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outcome) -> Operation[Closed]:
-    keys = {(each.message.queue, each.message.ordering_key or "") for each in claimed}
+def _close_ordered(catalog: Catalog, claimed: Mapping[Outcome, Sequence[Claimed]]) -> Operation[Closed]:
+    everything = {each.id: (each, outcome) for outcome, some in claimed.items() for each in some}
+    keys = {(each.message.queue, each.message.ordering_key or "") for each, _ in everything.values()}
     yield from order.lock_for_finalize(catalog, keys)
-    tokens = {each.id: each.token for each in claimed}
-    ids = sorted(tokens)
-    params = {"ids": ids, "tokens": [tokens[row_id] for row_id in ids], "outcome": str(outcome)}
+    ids = sorted(everything)
+    params = {
+        "ids": ids,
+        "tokens": [everything[row_id][0].token for row_id in ids],
+        "outcomes": [str(everything[row_id][1]) for row_id in ids],
+    }
     rows = yield catalog.statement("mark_done_ordered", params)
     kept = {row[0] for row in rows}
-    missing = [each for each in claimed if each.id not in kept]
+    missing = [each for each, _ in everything.values() if each.id not in kept]
     repeated: set[int] = set()
-    for token, absent in _by_token(missing):
-        repeated |= yield from _standing(catalog, absent, token, State.DONE, outcome)
+    for outcome in claimed:
+        for token, absent in _by_token(each for each in missing if everything[each.id][1] is outcome):
+            repeated |= yield from _standing(catalog, absent, token, State.DONE, outcome)
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
     # It was published, so its attempt counts, and goes back to be published in its turn.
     left = [each for each in missing if each.id not in repeated]

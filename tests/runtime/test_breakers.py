@@ -1,0 +1,249 @@
+"""A destination that is down: no dead messages, few probes, and everything goes on by itself, over all workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fencepost import Delivery, Dispatcher, Message, Permanent, Retryable
+from fencepost.core.queue import OpenBreaker
+from tests.runtime.box import QUICK, Box, running, until
+
+FAST = {"breaker_cap": timedelta(milliseconds=20), "max_attempts": 3}
+DOWN = Retryable("connection refused", unavailable=True)
+
+
+class Destination:
+    """Up or down; it remembers what it took, and when it was asked while it was down."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.taken: list[Message] = []
+        self.refused: list[int] = []
+
+    async def publish(self, message: Message, delivery: Delivery) -> None:
+        if self.error is not None:
+            self.refused.append(message.id)
+            raise self.error
+        self.taken.append(message)
+
+
+def dispatcher(box: Box, destination: Any, **options: Any) -> Dispatcher:
+    return Dispatcher(box.url, destinations={"hook": destination}, **(QUICK | FAST | options))
+
+
+def breaker(box: Box) -> OpenBreaker | None:
+    return next((each.breaker for each in box.outbox.queues(box.conn) if each.queue == "hook"), None)
+
+
+def attempts(box: Box) -> Counter[int]:
+    return Counter(dict(box.conn.execute("SELECT attempts, count(*) FROM outbox GROUP BY attempts").fetchall()))
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("many", [1, 60])
+async def test_an_outage_of_many_times_the_attempts_leaves_no_dead_message(
+    box: Box, many: int, key: str | None
+) -> None:
+    """With one attempt more than the limit each, everything would be dead a hundred times over."""
+    hook = Destination(DOWN)
+    box.enqueue(many, queue="hook", ordering_key=key)
+    async with running(dispatcher(box, hook, max_attempts=7)) as _:
+        await until(lambda: (found := breaker(box)) is not None and found.trips > 40)
+        assert box.statuses().get("dead", 0) == 0
+        hook.error = None
+        await until(lambda: box.statuses() == {"done": many})
+    assert breaker(box) is None
+    ids = [message.id for message in hook.taken]
+    assert ids == sorted(ids) if key else len(ids) == many
+    assert max(attempts(box)) <= 7
+
+
+async def test_while_it_is_open_only_probes_get_through_whatever_the_number_of_workers(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(100, queue="hook")
+    slow = {"breaker_cap": timedelta(seconds=1)}
+    async with running(dispatcher(box, hook, **slow)), running(dispatcher(box, hook, owner="w2", **slow)):
+        await until(lambda: breaker(box) is not None)
+        await until(lambda: box.statuses() == {"pending": 100})
+        before, began = len(hook.refused), time.monotonic()
+        await until(lambda: len(hook.refused) >= before + 3)
+        took = time.monotonic() - began
+    # One a second, and not one of each worker.
+    assert took > 1.5
+    assert attempts(box).total() == 100
+
+
+async def test_what_fails_while_it_opens_gets_its_attempt_back(box: Box) -> None:
+    """A batch was under way when the destination went down: all but the first few failures cost nothing."""
+    gate = asyncio.Event()
+
+    async def fails_together(message: Message, delivery: Delivery) -> None:
+        await gate.wait()
+        raise DOWN
+
+    box.enqueue(50, queue="hook")
+    options = {"breaker_cap": timedelta(seconds=20), "breaker_failures": 5}
+    async with running(dispatcher(box, fails_together, **options)):
+        await until(lambda: box.statuses() == {"processing": 50})
+        gate.set()
+        await until(lambda: box.statuses() == {"pending": 50})
+    assert attempts(box) == {0: 46, 1: 4}
+
+
+async def test_one_message_that_always_fails_stops_nobody_and_dies(box: Box) -> None:
+    async def publish(message: Message, delivery: Delivery) -> None:
+        if message.json()["n"] == 0:
+            raise Retryable("500 Internal Server Error")
+
+    box.enqueue(1, queue="hook")
+    async with running(dispatcher(box, publish, max_attempts=50, breaker_failures=2)):
+        await until(lambda: box.statuses() == {"dead": 1})
+    assert breaker(box) is None
+
+
+async def test_time_outs_of_many_messages_open_it_as_well(box: Box) -> None:
+    async def hangs(message: Message, delivery: Delivery) -> None:
+        await asyncio.Event().wait()
+
+    box.enqueue(20, queue="hook")
+    short = {"publish_timeout": timedelta(milliseconds=100)}
+    async with running(dispatcher(box, hangs, **short)):
+        await until(lambda: (found := breaker(box)) is not None and found.trips > 5)
+        assert "dead" not in box.statuses()
+
+
+async def test_a_probe_that_is_refused_shows_that_somebody_is_there(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(9, queue="hook")
+    async with running(dispatcher(box, hook)):
+        await until(lambda: breaker(box) is not None)
+        hook.error = Permanent("too large")
+        await until(lambda: box.statuses() == {"dead": 9})
+    assert breaker(box) is None
+
+
+async def test_successes_between_failures_keep_it_closed(box: Box) -> None:
+    calls = itertools.count()
+
+    async def every_other(message: Message, delivery: Delivery) -> None:
+        if next(calls) % 2:
+            raise Retryable("busy", unavailable=True)
+
+    box.enqueue(200, queue="hook")
+    async with running(dispatcher(box, every_other, concurrency=1, batch=10, max_attempts=50)):
+        await until(lambda: box.statuses() == {"done": 200})
+    assert box.outbox.queues(box.conn) == []
+
+
+async def test_past_its_budget_an_outage_uses_messages_up(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(3, queue="hook")
+    async with running(dispatcher(box, hook, outage_budget=timedelta(0))):
+        await until(lambda: box.statuses() == {"dead": 3})
+
+
+async def test_a_receivers_wish_is_how_long_nobody_asks_again(box: Box) -> None:
+    hook = Destination(Retryable("429", delay=timedelta(seconds=60), unavailable=True))
+    box.enqueue(9, queue="hook")
+    async with running(dispatcher(box, hook, backoff_cap=timedelta(seconds=40))):
+        await until(lambda: breaker(box) is not None)
+    found = breaker(box)
+    assert found is not None
+    assert 30 < found.probe_in.total_seconds() <= 40
+
+
+async def test_other_queues_go_on(box: Box) -> None:
+    hook, kafka = Destination(DOWN), Destination()
+    box.enqueue(50, queue="hook")
+    made = Dispatcher(box.url, destinations={"hook": hook, "kafka": kafka}, **(QUICK | FAST))
+    async with running(made):
+        await until(lambda: breaker(box) is not None)
+        box.enqueue(50, queue="kafka")
+        await until(lambda: box.statuses() == {"done": 50, "pending": 50})
+
+
+async def test_a_worker_that_comes_later_keeps_to_it_and_closes_it(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(9, queue="hook")
+    async with running(dispatcher(box, hook)):
+        await until(lambda: breaker(box) is not None)
+    up = Destination()
+    async with running(dispatcher(box, up, owner="later")):
+        await until(lambda: box.statuses() == {"done": 9})
+    assert breaker(box) is None
+
+
+async def test_a_prober_that_is_gone_is_followed_by_another(box: Box) -> None:
+    """Killed between its claim and its result: the right to probe comes back by the clock, and so does the row."""
+    hook = Destination()
+    box.enqueue(5, queue="hook")
+    box.conn.execute(
+        "INSERT INTO outbox_queue (queue, breaker_version, breaker_opened_at, breaker_probe_at) "
+        "VALUES ('hook', 7, now() - interval '1 minute', now() + interval '1 second')"
+    )
+    async with running(dispatcher(box, hook)):
+        await until(lambda: box.statuses() == {"done": 5})
+    assert breaker(box) is None
+
+
+async def test_dispatch_once_probes_and_writes_what_it_found(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(9, queue="hook")
+    async with dispatcher(box, hook) as made:
+        await until_async(made, lambda: breaker(box) is not None)
+        hook.error = None
+        await until_async(made, lambda: box.statuses() == {"done": 9})
+    assert breaker(box) is None
+
+
+async def until_async(made: Dispatcher, condition: Any) -> None:
+    while not condition():
+        await made.dispatch_once()
+
+
+async def test_a_threshold_of_a_queue_and_of_zero(box: Box) -> None:
+    hook = Destination(DOWN)
+    box.outbox.set_queue(box.conn, "hook", "ann", breaker_failures=0)
+    box.enqueue(20, queue="hook")
+    async with running(dispatcher(box, hook)):
+        await until(lambda: box.statuses() == {"dead": 20})
+    assert breaker(box) is None
+
+
+# --- rates -----------------------------------------------------------------------------------------------
+
+
+async def test_two_workers_together_keep_the_rate_of_a_destination(box: Box) -> None:
+    times: list[float] = []
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        times.append(time.monotonic())
+
+    box.outbox.set_queue(box.conn, "hook", "ann", rate=40)
+    box.enqueue(120, queue="hook")
+    async with running(dispatcher(box, publish)), running(dispatcher(box, publish, owner="w2")):
+        await until(lambda: box.statuses() == {"done": 120})
+    span = times[-1] - times[0]
+    # The bucket holds a second's worth at the start: 80 more at 40 a second.
+    assert span >= 1.9
+    assert span < 8
+
+
+async def test_a_rate_of_one_queue_leaves_the_others_alone_and_can_be_lifted(box: Box) -> None:
+    hook, kafka = Destination(), Destination()
+    box.outbox.set_queue(box.conn, "hook", "ann", rate=0.01)
+    box.enqueue(50, queue="hook")
+    box.enqueue(200, queue="kafka")
+    made = Dispatcher(box.url, destinations={"hook": hook, "kafka": kafka}, **QUICK)
+    async with running(made):
+        await until(lambda: len(kafka.taken) == 200)
+        assert len(hook.taken) <= 1
+        box.outbox.set_queue(box.conn, "hook", "ann", rate=None)
+        await until(lambda: len(hook.taken) == 50)
