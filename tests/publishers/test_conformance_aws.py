@@ -1,0 +1,120 @@
+"""The publisher conformance suite for SQS, standard and FIFO, and for SNS FIFO, on a moto server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import pytest
+
+from fencepost.publishers.sns import SnsPublisher
+from fencepost.publishers.sqs import SqsPublisher
+from fencepost.testing.publisher_conformance import FaultProxy, PublisherConformance, PublisherHarness, Received
+from tests.publishers.conftest import free_port
+from tests.publishers.moto_server import ACCOUNT, REGION, MotoServer, aws_environment, decoded
+
+MAX_BYTES = 200_000
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    server = MotoServer(tmp_path_factory.mktemp("moto"), free_port())
+    yield server
+    server.close()
+
+
+class AwsHarness(PublisherHarness):
+    """One moto server serves all tests of this module; each finds it empty."""
+
+    def __init__(self, moto: MotoServer, timeout: float, suffix: str) -> None:
+        self._moto = moto
+        self.proxy = FaultProxy("127.0.0.1", moto.port)
+        self._timeout, self._suffix = timeout, suffix
+        self._queue = f"orders{suffix}"
+        self._seen: list[Received] = []
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
+        self._moto.start()
+        self._moto.create_queue(self._queue)
+
+    async def stop(self) -> None:
+        self._moto.stop()
+
+    async def pause(self) -> None:
+        self._moto.pause()
+
+    async def resume(self) -> None:
+        self._moto.resume()
+
+    async def close(self) -> None:
+        self._moto.resume()
+
+    def publisher(self) -> object:
+        return SqsPublisher(f"sqs://{REGION}/{self._queue}?{self._options}")
+
+    def unroutable(self) -> tuple[object, str]:
+        name = f"nowhere{self._suffix}"
+        return SqsPublisher(f"sqs://{REGION}/{name}?{self._options}"), name
+
+    @property
+    def _options(self) -> str:
+        assert self.proxy is not None
+        return f"endpoint=http://127.0.0.1:{self.proxy.port}&timeout={self._timeout}&max_bytes={MAX_BYTES}"
+
+    async def received(self) -> Sequence[Received]:
+        # Reading takes them out of the queue, so what was read before is kept here.
+        self._seen += map(decoded, await asyncio.to_thread(self._moto.drained, self._queue))
+        return self._seen
+
+    def too_large(self) -> bytes:
+        return b"x" * MAX_BYTES
+
+
+class SnsHarness(AwsHarness):
+    def _start(self) -> None:
+        self._moto.start()
+        self._moto.create_topic(f"events{self._suffix}", self._queue)
+
+    def publisher(self) -> object:
+        return SnsPublisher(f"sns://{REGION}/{ACCOUNT}/events{self._suffix}?{self._options}")
+
+    def unroutable(self) -> tuple[object, str]:
+        name = f"nowhere{self._suffix}"
+        return SnsPublisher(f"sns://{REGION}/{ACCOUNT}/{name}?{self._options}"), name
+
+
+class AwsConformance(PublisherConformance):
+    timeout = 1.5
+    patience = timeout
+    opt_outs: ClassVar = {"durable": "moto keeps everything in memory; AWS keeps copies in several places"}
+    harness_class: ClassVar[type[AwsHarness]] = AwsHarness
+    suffix: ClassVar[str] = ""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        aws_environment(monkeypatch)
+        self._moto = moto
+
+    def harness(self) -> PublisherHarness:
+        return self.harness_class(self._moto, self.patience, self.suffix)
+
+    def test_a_hundred_at_once_all_arrive(self) -> None:
+        self.patience = 15.0  # a hundred requests to a server in Python, on a machine that has more to do
+        super().test_a_hundred_at_once_all_arrive()
+
+
+class TestSqsConformance(AwsConformance):
+    pass
+
+
+class TestSqsFifoConformance(AwsConformance):
+    suffix = ".fifo"
+
+
+class TestSnsFifoConformance(AwsConformance):
+    harness_class = SnsHarness
+    suffix = ".fifo"
