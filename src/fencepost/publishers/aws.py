@@ -85,7 +85,8 @@ class AwsPublisher(DestinationPublisher):
         self._errors: Any = botocore.exceptions
         self._understood = (
             *(botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError),
-            *(botocore.parsers.ResponseParserError, aiohttp.ClientError, OSError, ValueError),
+            *(botocore.parsers.ResponseParserError, aiohttp.ClientError, OSError),
+            *(AttributeError, KeyError, TypeError, ValueError),  # its parsers, when something else answers
         )
         address = parse_address(url, options=OPTIONS)
         self._shown = address.display
