@@ -41,12 +41,14 @@ class HttpHarness(PublisherHarness):
 
     def publisher(self) -> object:
         assert self.proxy is not None
-        return HttpPublisher(f"http://127.0.0.1:{self.proxy.port}/hook?timeout={self._timeout}")
+        return HttpPublisher(f"http://127.0.0.1:{self.proxy.port}/hook?allow_private=on&timeout={self._timeout}")
 
     def unroutable(self) -> tuple[object, str]:
         assert self.proxy is not None
         self._receiver.answers["/nowhere"] = plain(404)
-        return HttpPublisher(f"http://127.0.0.1:{self.proxy.port}/nowhere?timeout={self._timeout}"), "404"
+        return HttpPublisher(
+            f"http://127.0.0.1:{self.proxy.port}/nowhere?allow_private=on&timeout={self._timeout}"
+        ), "404"
 
     async def received(self) -> Sequence[Received]:
         return [received_from(one.body, dict(one.headers)) for one in self._receiver.requests]

@@ -18,11 +18,14 @@ from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.errors import Permanent, PublishFailure, Retryable
-from fencepost.publishers.http import MAX_BODY_BYTES, MAX_RETRY_AFTER, HttpPublisher, retry_after
+from fencepost.errors import ConfigError, Gone, Permanent, PublishFailure, Retryable
+from fencepost.publishers.http import HttpPublisher
+from fencepost.publishers.http_connections import MAX_BODY_BYTES
+from fencepost.publishers.retry_after import MAX_RETRY_AFTER, retry_after
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.http_receiver import Answer, HttpReceiver, plain
 
@@ -45,7 +48,7 @@ async def opened(url: str) -> AsyncIterator[HttpPublisher]:
 async def outcome(receiver: HttpReceiver, answer: Answer, *, timeout: float = 5.0) -> PublishFailure | None:
     """Return the failure of a publish that gets this answer, or None where it was delivered."""
     receiver.answers["/hook"] = answer
-    async with opened(f"{receiver.url}/hook?timeout={timeout}") as publisher:
+    async with opened(f"{receiver.url}/hook?allow_private=on&timeout={timeout}") as publisher:
         try:
             await publisher.publish(sample_message(), sample_delivery())
         except PublishFailure as failure:
@@ -83,18 +86,26 @@ class TestStatus:
         answer = raw(b"HTTP/1.1 204 No Content\r\n\r\n") if status == 204 else plain(status, body=b"fine")
         assert await outcome(receiver, answer) is None
 
-    @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
+    @pytest.mark.parametrize("status", [401, 408, 425, 429, 500, 502, 503, 504, 599])
     async def test_retryable(self, receiver: HttpReceiver, status: int) -> None:
         failure = await outcome(receiver, plain(status, body=b"come back\nlater"))
         assert isinstance(failure, Retryable)
         assert f"answered {status}: come back later" in str(failure)
         assert failure.delay is None
+        assert failure.unavailable is (status in (401, 429, 502, 503, 504))
 
-    @pytest.mark.parametrize("status", [300, 304, 400, 401, 403, 404, 409, 410, 413, 422, 451])
+    async def test_410_says_that_the_receiver_takes_nothing_ever_again(self, receiver: HttpReceiver) -> None:
+        failure = await outcome(receiver, plain(410, body=b"unsubscribed"))
+        assert isinstance(failure, Gone)
+        assert isinstance(failure, Permanent)
+        assert "answered 410: unsubscribed" in str(failure)
+
+    @pytest.mark.parametrize("status", [300, 304, 400, 403, 404, 409, 413, 422, 451])
     async def test_permanent(self, receiver: HttpReceiver, status: int) -> None:
         answer = raw(b"HTTP/1.1 304 Not Modified\r\n\r\n") if status == 304 else plain(status, body=b"no")
         failure = await outcome(receiver, answer)
         assert isinstance(failure, Permanent)
+        assert not isinstance(failure, Gone)
         assert f"answered {status}" in str(failure)
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -115,7 +126,10 @@ class TestRequest:
         message = sample_message(
             payload=b"\x00\xff", content_type="application/x-protobuf", headers={"tenant": "a"}
         )
-        url = receiver.url.replace("//", "//us%40er:p%3Aw%C3%A9@") + "/a%20b?query=x%3D1%26y%3D%2520z"
+        url = (
+            receiver.url.replace("//", "//us%40er:p%3Aw%C3%A9@")
+            + "/a%20b?allow_private=on&query=x%3D1%26y%3D%2520z"
+        )
         async with opened(url) as publisher:
             await publisher.publish(message, sample_delivery(attempt=2, token=3))
         (request,) = receiver.requests
@@ -131,7 +145,7 @@ class TestRequest:
 
     async def test_connections_are_reused_and_limited(self, receiver: HttpReceiver) -> None:
         receiver.answers["/hook"] = plain(200, body=b"read me to the end")
-        async with opened(f"{receiver.url}/hook?max_connections=2") as publisher:
+        async with opened(f"{receiver.url}/hook?allow_private=on&max_connections=2") as publisher:
             await asyncio.gather(*(publisher.publish(sample_message(), sample_delivery()) for _ in range(20)))
         assert len(receiver.requests) == 20
         assert receiver.connections <= 2
@@ -142,13 +156,50 @@ class TestRequest:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, "http://127.0.0.1:9")
         receiver.answers["/hook"] = plain(200, "Set-Cookie: session=1; Path=/")
-        async with opened(f"{receiver.url}/hook") as publisher:
+        async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
             for _ in range(2):
                 await publisher.publish(sample_message(), sample_delivery())
         assert [request.header("Cookie") for request in receiver.requests] == [None, None]
 
+    async def test_user_and_password_from_a_file_and_the_environment(
+        self, receiver: HttpReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOOK_USER", "us@er")
+        (tmp_path / "password").write_text("p:wé\n", encoding="utf-8")
+        query = f"allow_private=on&user_env=HOOK_USER&password_file={tmp_path / 'password'}"
+        async with opened(f"{receiver.url}/?{query}") as publisher:
+            await publisher.publish(sample_message(), sample_delivery())
+        expected = "Basic " + base64.b64encode("us@er:p:wé".encode()).decode()
+        assert receiver.requests[0].header("Authorization") == expected
+
+    async def test_a_bearer_token_that_is_renewed_needs_no_restart(
+        self, receiver: HttpReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fencepost.publishers.credentials.REREAD_SECONDS", 0.0)
+        token = tmp_path / "token"
+        token.write_text("first.token\n")
+        async with opened(f"{receiver.url}/?allow_private=on&token_file={token}") as publisher:
+            await publisher.publish(sample_message(), sample_delivery())
+            token.write_text("second.token")
+            await publisher.publish(sample_message(), sample_delivery())
+            token.write_text("no\r\nX-Injected: token")
+            with pytest.raises(Retryable, match="printable ASCII") as failure:
+                await publisher.publish(sample_message(), sample_delivery())
+            token.unlink()
+            with pytest.raises(Retryable, match=r"token_file=.* cannot be read"):
+                await publisher.publish(sample_message(), sample_delivery())
+        assert failure.value.unavailable
+        assert "Injected" not in str(failure.value)
+        sent = [request.header("Authorization") for request in receiver.requests]
+        assert sent == ["Bearer first.token", "Bearer second.token"]
+
+    async def test_free_names_and_international_hosts(self) -> None:
+        publisher = HttpPublisher("https://bücher.example/ключ?query=a%3D1")
+        assert "bücher.example" in repr(publisher)
+        assert publisher._own_headers["Host"] == "xn--bcher-kva.example"
+
     async def test_ipv6_literals_keep_their_brackets(self) -> None:
-        async with opened("http://[::1]:9/x?timeout=1") as publisher:
+        async with opened("http://[::1]:9/x?allow_private=on&timeout=1") as publisher:
             with pytest.raises(Retryable, match=r"http://\[::1\]:9/x"):
                 await publisher.publish(sample_message(), sample_delivery())
 
@@ -267,16 +318,99 @@ class TestHostile:
         assert isinstance(await outcome(receiver, raw(chunk, then_close=True)), expected)
 
     async def test_an_idle_connection_that_the_receiver_dropped_is_replaced(self, receiver: HttpReceiver) -> None:
-        async with opened(f"{receiver.url}/hook") as publisher:
+        async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
             await publisher.publish(sample_message(), sample_delivery())
             await receiver.stop()
             await receiver.start()
             await publisher.publish(sample_message(), sample_delivery())
         assert receiver.connections == 2
 
+    async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
+        self, receiver: HttpReceiver
+    ) -> None:
+        async def late(writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.5)
+            await plain(200)(writer)
+
+        receiver.answers["/hook"] = late
+        async with opened(f"{receiver.url}/hook?allow_private=on&timeout=0.3") as publisher:
+            for _ in range(3):
+                with pytest.raises(Retryable, match="no answer within"):
+                    await publisher.publish(sample_message(), sample_delivery())
+        assert receiver.connections == 3
+
+    @pytest.mark.parametrize("together", [True, False])
+    async def test_an_answer_in_advance_is_not_taken_for_the_next_one(
+        self, receiver: HttpReceiver, together: bool
+    ) -> None:
+        sent = asyncio.Event()
+
+        async def twice(writer: asyncio.StreamWriter) -> None:
+            writer.write(OK * 2 if together else OK)
+            await writer.drain()
+            if not together:
+                await asyncio.sleep(0.1)
+                writer.write(OK)
+                await writer.drain()
+            sent.set()
+
+        receiver.answers["/hook"] = twice
+        async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
+            await publisher.publish(sample_message(), sample_delivery())
+            await asyncio.wait_for(sent.wait(), 5)
+            receiver.answers["/hook"] = plain(500)
+            with pytest.raises(Retryable):
+                await publisher.publish(sample_message(), sample_delivery())
+        assert receiver.connections == 2
+
+    async def test_a_refusal_that_comes_before_all_is_sent_counts(self) -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            await answered.wait()  # and reads no more until then
+            writer.transport.abort()
+
+        answered = asyncio.Event()
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with opened(f"http://127.0.0.1:{port}/?allow_private=on&timeout=5") as publisher:
+            with pytest.raises(Permanent, match="answered 413"):
+                await publisher.publish(sample_message(payload=b"x" * 20_000_000), sample_delivery())
+        self.took_at_most(2)
+        answered.set()
+        server.close()
+        await server.wait_closed()
+
+    async def test_waiting_for_a_free_connection_counts_as_time(self, receiver: HttpReceiver) -> None:
+        receiver.pause()
+        async with opened(
+            f"{receiver.url}/hook?allow_private=on&timeout={TIMEOUT}&max_connections=1"
+        ) as publisher:
+            results = await asyncio.gather(
+                *(publisher.publish(sample_message(), sample_delivery()) for _ in range(3)), return_exceptions=True
+            )
+        self.took_at_most(TIMEOUT)
+        assert ["no free connection" in str(result) for result in results] == [False, True, True]
+        assert not any(isinstance(result, Retryable) and result.unavailable for result in results)
+
+    async def test_closing_ends_a_publish_at_once(self, receiver: HttpReceiver) -> None:
+        receiver.pause()
+        async with opened(f"{receiver.url}/hook?allow_private=on&timeout=30&max_connections=1") as publisher:
+            waiting = [
+                asyncio.create_task(publisher.publish(sample_message(), sample_delivery())) for _ in range(2)
+            ]
+            await asyncio.wait_for(receiver.connected.wait(), 5)
+            await publisher.close()
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            self.took_at_most(TIMEOUT)
+            assert all("the publisher was closed" in str(result) for result in results)
+            receiver.resume()
+            await publisher.publish(sample_message(), sample_delivery())
+
     async def test_a_receiver_that_never_answers_does_not_delay_the_close(self, receiver: HttpReceiver) -> None:
         receiver.pause()
-        async with opened(f"{receiver.url}/hook?timeout=30") as publisher:
+        async with opened(f"{receiver.url}/hook?allow_private=on&timeout=30") as publisher:
             waiting = asyncio.create_task(publisher.publish(sample_message(), sample_delivery()))
             await asyncio.wait_for(receiver.connected.wait(), 5)
             waiting.cancel()
@@ -347,7 +481,10 @@ class TestSecrets:
 
     @staticmethod
     def url(receiver: HttpReceiver, extra: str = "") -> str:
-        return receiver.url.replace("//", "//alice-key:hunter2%21@") + f"/hook?query=sig%3Ds1gn4ture{extra}"
+        return (
+            receiver.url.replace("//", "//alice-key:hunter2%21@")
+            + f"/hook?allow_private=on&query=sig%3Ds1gn4ture{extra}"
+        )
 
     def hidden_in(self, text: str) -> None:
         encoded = base64.b64encode(b"alice-key:hunter2!").decode()
@@ -415,13 +552,63 @@ class TestTls:
         await receiver.stop()
 
     async def test_an_unknown_authority_is_retryable_and_nothing_is_sent(self, secure: HttpReceiver) -> None:
-        async with opened(f"{secure.url}/hook") as publisher:
-            with pytest.raises(Retryable, match="CERTIFICATE_VERIFY_FAILED"):
+        async with opened(f"{secure.url}/hook?allow_private=on") as publisher:
+            with pytest.raises(Retryable, match=r"CERTIFICATE_VERIFY_FAILED.*self-signed") as failure:
                 await publisher.publish(sample_message(), sample_delivery())
+        assert failure.value.unavailable
         assert secure.requests == []
 
+    @pytest.mark.parametrize(
+        ("name", "day", "said"),
+        [
+            ("localhost", -1, "certificate has expired"),
+            ("other.example", 1, "Hostname mismatch|IP address mismatch"),
+        ],
+    )
+    async def test_an_expired_certificate_and_one_for_another_host(
+        self, tmp_path: Path, name: str, day: int, said: str
+    ) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        until = datetime.now(UTC) + timedelta(days=day)
+        authority.issue_cert(name, not_after=until).configure_cert(context)
+        receiver = HttpReceiver(context)
+        await receiver.start()
+        url = f"https://localhost:{receiver.port}/?allow_private=on&ca={tmp_path / 'ca.pem'}"
+        async with opened(url) as publisher:
+            with pytest.raises(Retryable, match=said):
+                await publisher.publish(sample_message(), sample_delivery())
+        await receiver.stop()
+        assert receiver.requests == []
+
+    async def test_a_client_certificate(self, tmp_path: Path) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        authority.issue_cert("fencepost@example.com").private_key_and_cert_chain_pem.write_to_path(
+            tmp_path / "client.pem"
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(context)
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+        receiver = HttpReceiver(context)
+        await receiver.start()
+        url = f"https://localhost:{receiver.port}/?allow_private=on&ca={tmp_path / 'ca.pem'}"
+        async with opened(f"{url}&cert={tmp_path / 'client.pem'}") as publisher:
+            await publisher.publish(sample_message(), sample_delivery())
+        async with opened(url) as publisher:
+            with pytest.raises(Retryable):
+                await publisher.publish(sample_message(), sample_delivery())
+        await receiver.stop()
+        assert len(receiver.requests) == 1
+
+    def test_tls_files_for_plain_http_are_refused(self, certificate: Path) -> None:
+        with pytest.raises(ConfigError, match="ca= has a meaning with https only"):
+            HttpPublisher(f"http://example.com/?ca={certificate}")
+
     async def test_with_its_authority_it_delivers(self, secure: HttpReceiver, certificate: Path) -> None:
-        async with opened(f"{secure.url}/hook?ca={certificate}") as publisher:
+        async with opened(f"{secure.url}/hook?allow_private=on&ca={certificate}") as publisher:
             await publisher.publish(sample_message(), sample_delivery())
         assert len(secure.requests) == 1
 
@@ -436,7 +623,7 @@ class TestTls:
         server = await asyncio.start_server(stall, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started = time.monotonic()
-        async with server, opened(f"https://127.0.0.1:{port}/?timeout={TIMEOUT}") as publisher:
+        async with server, opened(f"https://127.0.0.1:{port}/?allow_private=on&timeout={TIMEOUT}") as publisher:
             with pytest.raises(Retryable, match="ConnectTimeout"):
                 await publisher.publish(sample_message(), sample_delivery())
             assert time.monotonic() - started < TIMEOUT + SLACK
@@ -446,7 +633,7 @@ class TestTls:
 async def test_the_lease_shortens_the_deadline(receiver: HttpReceiver) -> None:
     receiver.pause()
     started = time.monotonic()
-    async with opened(f"{receiver.url}/hook") as publisher:
+    async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
         with pytest.raises(Retryable):
             await publisher.publish(sample_message(), sample_delivery(lease=TIMEOUT))
     assert time.monotonic() - started < TIMEOUT

@@ -109,7 +109,7 @@ def test_an_unknown_scheme_lists_the_known_ones_and_the_extras() -> None:
     [
         (
             "http://h/?timeuot=1",
-            "unknown option 'timeuot'; this destination knows: ca, max_connections, query, timeout",
+            "unknown option 'timeuot'; this destination knows: allow_private, ca, cert, ",
         ),
         ("nats://h?timeuot=1", "unknown option 'timeuot'; this destination knows: ca, cert, creds, "),
         ("stdout:?x=1", "this destination knows: timeout"),
@@ -119,6 +119,10 @@ def test_an_unknown_scheme_lists_the_known_ones_and_the_extras() -> None:
         ("http://u%3Ax:p@h/", "user name cannot hold ':'"),
         ("https://h/?ca=/no/such.pem", "cannot be read"),
         ("http://h/?max_connections=0", "max_connections"),
+        ("http://h/?ca=x", "ca= has a meaning with https only"),
+        ("http://h/?allow_private=1", "allow_private must be on, off, or networks"),
+        ("http://h/?secret_env=NO_SUCH_VARIABLE_1", "NO_SUCH_VARIABLE_1 (secret_env) is not set"),
+        ("http://u:p@h/?token_file=/dev/null", "token_file='/dev/null' is empty"),
         ("http://\u2100/", "not a valid URL"),
         ("http://\u00fc\u202e/", "not a valid URL"),
         ("http://[::g]/", "not a valid URL"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from fencepost.errors import ConfigError, Retryable
@@ -19,6 +21,8 @@ from fencepost.publishers.address import MASK, Address
 LOGIN_OPTIONS = frozenset({"user_env", "user_file", "password_env", "password_file"})
 TLS_OPTIONS = frozenset({"ca", "cert", "key"})
 """PEM files: authorities to trust instead of the usual ones; a client certificate, and its key."""
+
+REREAD_SECONDS = 1.0
 
 MIN_SECRET_CHARS = 4
 """Shorter ones are no secrets, and masking every '1' would leave an error that nobody can read."""
@@ -106,6 +110,31 @@ class Login:
             Retryable: as for `Secret.read`.
         """
         return self._user.read(), self._password.read()
+
+
+Made = TypeVar("Made")
+
+
+class Reread(Generic[Made]):
+    """What is made from secrets, for a destination that needs it often: made anew once a second at most.
+
+    Args:
+        make: reads the secrets and makes it.
+    """
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        self._make = make
+        self._due = 0.0
+        self.last: Made | None = None
+        """As it was made last, None before that: for `redacted`, which must not fail."""
+
+    def now(self) -> Made:
+        """Return it as the secrets stand now, or stood a moment ago."""
+        instant = time.monotonic()
+        if self.last is None or instant >= self._due:
+            self.last = self._make()
+            self._due = instant + REREAD_SECONDS
+        return self.last
 
 
 def redacted(text: str, secrets: Iterable[str | None]) -> str:

@@ -39,6 +39,8 @@ class Access:
         self._context = tls_context(address) if _tls(address) != "off" else None
         self._servers = [_server(host, port) for host, port in address.hosts]
         self._timeout = timeout
+        self._secrets: tuple[str | None, ...] = ()
+        """As they were last read, to keep them out of errors."""
 
     def connect_options(self) -> dict[str, Any]:
         """Return the arguments of nats-py's ``connect``, secrets as they stand now.
@@ -61,6 +63,7 @@ class Access:
         token = self._token.read()
         if token is not None:
             options["token"] = token
+        self._secrets = (user, password, token)
         if "creds" in self._files:
             options["user_credentials"] = self._files["creds"]
         if "nkey" in self._files:
@@ -96,7 +99,7 @@ class Access:
 
     def redacted(self, text: str) -> str:
         """Return an error's text without our secrets."""
-        return redacted(text, (*self._login.read(), self._token.read()))
+        return redacted(text, self._secrets)
 
     def _check_files(self, address: Address) -> None:
         for option, path in self._files.items():
