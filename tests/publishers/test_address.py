@@ -25,7 +25,7 @@ from fencepost.publishers.address import masked, parse_address
         ("http://user:hunter2/x@h/p", "http://***@h/p"),
         ("http://user:hunter2?x@h/p", "http://***@h/p"),
         ("http://user:hunter2#x@h/p", "http://***@h/p"),
-        ("http://h:port/?token=hunter2", "http://h:port/?***"),
+        ("http://h:port/?token=hunter2", "http://h:***/?***"),
         ("user:hunter2@h", "user:***@h"),
         ("no url", "no url"),
         ("hunter2@h", "***"),

@@ -16,6 +16,7 @@ from fencepost.errors import ConfigError
 MASK = "***"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*\Z")
+_NO_PORT = re.compile(r":(?![0-9]{1,5}(?:[,/]|\Z))[^,/\]\[]+(?=[,/]|\Z)")
 # Python's urlsplit drops tabs and line ends silently; a URL that holds any of these was damaged on the way.
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 
@@ -129,6 +130,8 @@ def masked(url: str) -> str:
         slashes = "//" if rest.startswith("//") else ""
         rest = f"{slashes}{MASK}@{tail}" if at else rest
         rest, question, _ = rest.partition("?")
+        # What is no port may be a password whose host was forgotten.
+        rest = _NO_PORT.sub(f":{MASK}", rest)
         return _printable(f"{scheme}:{rest}{'?' + MASK if question else ''}")
     _, at, hosts = parts.netloc.rpartition("@")
     slashes = "//" if rest.startswith("//") else ""
@@ -145,6 +148,8 @@ def _check_authority(parts: SplitResult, rest: str) -> None:
     """Raise ValueError unless the text before the path is surely what `urlsplit` took it for."""
     if not rest.startswith("//") and "@" in rest:
         raise ValueError("user information without //")
+    if "@" in parts.path and "@" not in parts.netloc and ":" in parts.netloc:
+        raise ValueError("perhaps a password of digits before a '/' in it")
     for text in parts.netloc.rpartition("@")[2].split(","):
         _host_and_port(text)
 
