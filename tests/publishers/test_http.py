@@ -317,6 +317,27 @@ class TestHostile:
     ) -> None:
         assert isinstance(await outcome(receiver, raw(chunk, then_close=True)), expected)
 
+    async def test_a_long_answer_that_is_not_http_is_quoted_in_part(self, receiver: HttpReceiver) -> None:
+        failure = await outcome(receiver, raw(b"y" * 90_000 + b"\r\n\r\n", then_close=True))
+        assert isinstance(failure, Retryable)
+        assert "RemoteProtocolError: illegal status line" in str(failure)
+        assert len(str(failure)) <= 1_000
+
+    async def test_idle_connections_are_given_up_after_a_while(
+        self, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
+            await asyncio.gather(*(publisher.publish(sample_message(), sample_delivery()) for _ in range(20)))
+            many = receiver.connections
+            connections = publisher._connections
+            assert connections is not None
+            assert len(connections._open) == many > 1
+            for each in connections._open:
+                each._idle_until = 0.0
+            await publisher.publish(sample_message(), sample_delivery())
+            assert len(connections._open) == 1
+        assert receiver.connections == many + 1
+
     async def test_an_idle_connection_that_the_receiver_dropped_is_replaced(self, receiver: HttpReceiver) -> None:
         async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
             await publisher.publish(sample_message(), sample_delivery())
@@ -609,8 +630,10 @@ class TestTls:
 
     async def test_with_its_authority_it_delivers(self, secure: HttpReceiver, certificate: Path) -> None:
         async with opened(f"{secure.url}/hook?allow_private=on&ca={certificate}") as publisher:
-            await publisher.publish(sample_message(), sample_delivery())
-        assert len(secure.requests) == 1
+            for _ in range(3):
+                await publisher.publish(sample_message(payload=b"x" * 500_000), sample_delivery())
+        assert len(secure.requests) == 3
+        assert secure.connections == 1
 
     async def test_a_stalled_handshake_is_retryable_and_its_socket_is_closed(self) -> None:
         hung_up = asyncio.Event()

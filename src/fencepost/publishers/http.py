@@ -39,6 +39,7 @@ OPTIONS = (
 )
 
 MAX_BODY_SHOWN = 200
+MAX_ERROR_CHARS = 1_000
 
 GONE = 410
 RETRYABLE_STATUSES = frozenset({401, 408, 425, 429})
@@ -118,7 +119,8 @@ class HttpPublisher(DestinationPublisher):
         try:
             answer = await self._connections.post([*headers.items()], outgoing.payload, budget)
         except Retryable as failure:
-            text = self._redacted(f"{self._shown}: {failure}")
+            # What a receiver sends instead of HTTP is quoted there, up to all of it.
+            text = self._redacted(f"{self._shown}: {failure}")[:MAX_ERROR_CHARS]
             raise Retryable(text, unavailable=failure.unavailable) from None
         failed = self._failure(answer)
         if failed is not None:

@@ -181,6 +181,8 @@ class Connections:
             self._idle.append(connection)
         else:
             self._drop(connection)
+        while self._idle and not self._idle[0].is_reusable:  # the one that was used longest ago
+            self._drop(self._idle.pop(0))
 
     def _drop(self, connection: Connection) -> None:
         self._open.discard(connection)

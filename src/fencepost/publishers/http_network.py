@@ -95,7 +95,8 @@ class Network:
     async def _addresses(self) -> list[str]:
         with contextlib.suppress(ValueError):
             return [str(ip_address(self._host))]
-        if self._lookup is None or self._lookup.done():
+        running = self._lookup is not None and not self._lookup.done()
+        if self._lookup is None or not running or self._lookup.get_loop() is not asyncio.get_running_loop():
             self._lookup = _looked_up(self._host, self._port)
         # Shared, so that it must not be cancelled with one of those that wait for it.
         await asyncio.wait({self._lookup})
