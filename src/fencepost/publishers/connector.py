@@ -16,6 +16,8 @@ from fencepost.errors import Retryable
 
 CLOSE_SECONDS = 0.5
 """For a polite end of a connection; after that it is dropped."""
+CONNECT_SHARE = 0.9
+"""Of a publish's time, for all attempts to connect: so much earlier they end, to say which failed and why."""
 
 
 class Link(Protocol):
@@ -84,7 +86,13 @@ class Connector(Generic[AnyLink]):
     def discard(self, link: AnyLink) -> None:
         """Drop a connection that does not answer: what it has not sent yet is not sent any more."""
         link.abort()
-        self._in_background(link)
+        self.end(link)
+
+    def end(self, link: AnyLink) -> None:
+        """End a connection in the background."""
+        task = asyncio.create_task(_end(link))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """End the connection, politely where the other side answers soon."""
@@ -94,7 +102,7 @@ class Connector(Generic[AnyLink]):
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled() and task.exception() is None:
-                self._in_background(task.result())
+                self.end(task.result())
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -104,10 +112,14 @@ class Connector(Generic[AnyLink]):
         except TimeoutError:
             raise Retryable(f"{self._shown}: cannot connect: no answer in time", unavailable=True) from None
 
-    def _in_background(self, link: AnyLink) -> None:
-        task = asyncio.create_task(_end(link))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+
+async def until(deadline: float, gone: asyncio.Future[None], *work: asyncio.Future[Any]) -> None:
+    """Wait until all of it is done, the connection is gone, or the deadline. Cancels nothing."""
+    if not work:
+        return
+    everything: asyncio.Future[Any] = asyncio.gather(*work, return_exceptions=True)
+    left = max(0.0, deadline - time.monotonic())
+    await asyncio.wait({everything, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def within(seconds: float, work: Awaitable[Result], too_late: Callable[[Result], None]) -> Result:

@@ -24,7 +24,7 @@ from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
 from fencepost.publishers.address import Address, parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
-from fencepost.publishers.connector import Connector, retrieve, within
+from fencepost.publishers.connector import CONNECT_SHARE, Connector, retrieve, until, within
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
 from fencepost.publishers.headers import CONTENT_TYPE, encode_value
@@ -206,13 +206,13 @@ class RabbitPublisher(DestinationPublisher):
         if link.is_blocked:
             # Channels cannot be opened then either, and what is sent now would arrive besides its repeat.
             waiting = asyncio.ensure_future(link.unblocked())
-            await _until(deadline, link, waiting)
+            await until(deadline, link.gone, waiting)
             waiting.cancel()
             if link.is_blocked:
                 raise link.failure(f"not sent: {BLOCKED}", unavailable=True)
         opening, before, started = link.open_lane() if own else link.shared(), link.came_back, time.monotonic()
         if not opening.done():
-            await _until(deadline, link, opening)
+            await until(deadline, link.gone, opening)
         if not opening.done():
             self._give_up(link, None, before, started)
             raise link.failure("not sent: no channel before the deadline", unavailable=True)
@@ -230,7 +230,7 @@ class RabbitPublisher(DestinationPublisher):
         requests = [asyncio.create_task(confirmed(link, lane, letter)) for letter in going]
         lane.enter()
         try:
-            await _until(deadline, link, *requests)
+            await until(deadline, link.gone, *requests)
         finally:
             in_time, was_gone = [request.done() for request in requests], link.gone.done()
             if not all(in_time):
@@ -290,7 +290,7 @@ class RabbitPublisher(DestinationPublisher):
             wire = Wire(host, port, self._tls)
             try:
                 connection = await within(
-                    self._timeout / len(self._hosts), logged_in(url, self._vhost, wire), _ignored
+                    CONNECT_SHARE * self._timeout / len(self._hosts), logged_in(url, self._vhost, wire), _ignored
                 )
             except TimeoutError:
                 wire.abort()
@@ -314,15 +314,6 @@ def _tls(address: Address) -> ssl.SSLContext | None:
 
 def _ignored(_: object) -> None:
     """Do nothing: a wire that was aborted drops what comes too late."""
-
-
-async def _until(deadline: float, link: RabbitLink, *work: asyncio.Future[Any]) -> None:
-    """Wait until all of it is done, the connection is gone, or the deadline."""
-    if not work:
-        return
-    everything: asyncio.Future[Any] = asyncio.gather(*work, return_exceptions=True)
-    left = max(0.0, deadline - time.monotonic())
-    await asyncio.wait({everything, link.gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _unanswered(link: RabbitLink, letter: Letter, *, is_gone: bool) -> Retryable:

@@ -1,0 +1,231 @@
+"""A connection to an MQTT 5 broker, for `fencepost.publishers.mqtt`: messages out, acknowledgements back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+from fencepost.errors import Permanent, Retryable
+from fencepost.publishers import mqtt_wire as wire
+from fencepost.publishers.credentials import redacted
+
+KEEP_ALIVE = 30
+MAX_PACKET_ID = 65_535
+UNLIMITED = 268_435_460
+"""The largest packet that MQTT has: 28 bits of length, and the fixed header."""
+
+NO_SUBSCRIBERS = 0x10
+NOT_AUTHORIZED = 0x87
+HOPELESS = frozenset({0x81, 0x90, 0x95, 0x99})
+"""What no retry mends: malformed, topic name invalid, packet too large, payload format invalid."""
+ABOUT_A_MESSAGE = HOPELESS | {0x82, NOT_AUTHORIZED, 0x9B}
+"""Why a broker may end a connection on account of one message."""
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """A message as it goes to the broker, and how its publish ended."""
+
+    topic: str
+    payload: bytes
+    properties: bytes
+    is_sent: bool = False
+    """Whether any of it may have reached the broker."""
+    outcome: Exception | None = None
+
+    @property
+    def size(self) -> int:
+        """The size of its packet, or up to three bytes more."""
+        return 5 + 2 + len(self.topic) + 2 + len(self.properties) + len(self.payload)
+
+
+class Again(Exception):
+    """Nothing of it was sent: send it on another connection."""
+
+
+class Suspect(Exception):
+    """The broker ended the connection, perhaps because of this letter, perhaps because of another in flight."""
+
+
+class Refused(ConnectionError):
+    """The broker does not let us in."""
+
+
+class MqttLink(asyncio.Protocol):
+    """One connection. Errors show no secret, although a broker may repeat one."""
+
+    def __init__(self, shown: str, secrets: Sequence[str | None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._shown, self._secrets, self._loop = shown, secrets, loop
+        self.gone: asyncio.Future[None] = loop.create_future()
+        """Done as soon as the connection is closed, by whichever side."""
+        self.came_back = 0
+        """How many pieces of data came back so far."""
+        self.most_bytes = UNLIMITED
+        """The largest packet that the broker takes."""
+        self._transport: asyncio.Transport | None = None
+        self._packets = wire.Packets()
+        self._welcome: asyncio.Future[wire.Answer] = loop.create_future()
+        self._waiting: dict[int, asyncio.Future[wire.Answer]] = {}
+        """By packet identifier. One that is given up keeps its place: its acknowledgement may still come."""
+        self._ids = cycle(range(1, MAX_PACKET_ID + 1))
+        self._room = asyncio.Semaphore(MAX_PACKET_ID)
+        self._queueing = 0
+        self._farewell: wire.Answer | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_dropped = False
+        """Whether it was us who gave the connection up, so that no message is to blame."""
+        self.is_welcome = False
+        """Whether the broker let us in."""
+
+    @property
+    def usable(self) -> bool:
+        return not self.gone.done()
+
+    def failure(self, text: str, *, unavailable: bool = False) -> Retryable:
+        return Retryable(f"{self._shown}: {redacted(text, self._secrets)}", unavailable=unavailable)
+
+    async def log_in(self, client_id: str, user: str | None, password: str | None) -> None:
+        """Send CONNECT, and note what the broker allows.
+
+        Raises:
+            Refused: it does not let us in, or only with less than we need.
+        """
+        self._write(wire.connect(client_id, KEEP_ALIVE, user, password))
+        answer = await self._welcome
+        if answer.code:
+            old = answer.code in (0x01, 0x84)
+            raise Refused("it does not speak MQTT 5" if old else f"it refused the connection: {answer}")
+        said = answer.properties
+        if said.get(wire.MAXIMUM_QOS) == 0:
+            raise Refused("it takes QoS 0 only, which acknowledges nothing: allow QoS 1")
+        self.is_welcome = True
+        self.most_bytes = int(said.get(wire.MAXIMUM_PACKET_SIZE, UNLIMITED))
+        self._room = asyncio.Semaphore(int(said.get(wire.RECEIVE_MAXIMUM, 0)) or MAX_PACKET_ID)
+        self._ping(int(said.get(wire.SERVER_KEEP_ALIVE, KEEP_ALIVE)) or KEEP_ALIVE, self.came_back)
+
+    async def acknowledged(self, letter: Letter) -> wire.Answer:
+        """Send a letter and return the broker's acknowledgement of it.
+
+        Raises:
+            Again, Suspect: the connection was lost before it; send it once more.
+            Retryable, Permanent: so it was, and there is nothing that can be done now.
+        """
+        self._queueing += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._queueing -= 1
+        if self.gone.done() or self._transport is None or self._transport.is_closing():
+            raise self._lost(letter)
+        packet_id = next(each for each in self._ids if each not in self._waiting)
+        answer: asyncio.Future[wire.Answer] = self._loop.create_future()
+        self._waiting[packet_id] = answer
+        letter.is_sent = True
+        self._transport.write(wire.publish(letter.topic, packet_id, letter.properties, letter.payload))
+        try:
+            return await answer
+        except ConnectionError:
+            raise self._lost(letter) from None
+
+    async def end(self) -> None:
+        self._is_dropped = True
+        if self._transport is not None:
+            self._write(wire.GOODBYE)
+            self._transport.close()
+            await self.gone
+
+    def abort(self) -> None:
+        self._is_dropped = True
+        self._drop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP and TLS are
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.came_back += 1
+        if not self._welcome.done() and self.came_back == 1 and data[0] != wire.CONNACK:
+            self._welcome.set_exception(Refused("it does not speak MQTT"))
+            self._drop()
+            return
+        try:
+            for first, body in self._packets.feed(data):
+                self._handle(first, body)
+        except wire.Malformed:
+            self._drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _handle(self, first: int, body: bytes) -> None:
+        if first == wire.PUBACK:
+            answer = self._waiting.pop(int.from_bytes(body[:2]), None)
+            if answer is not None:
+                self._room.release()
+                if not answer.done():
+                    answer.set_result(wire.answer(body[2:]))
+        elif first == wire.CONNACK:
+            if not self._welcome.done():
+                self._welcome.set_result(wire.answer(body[1:]))
+        elif first == wire.DISCONNECT:
+            self._farewell = wire.answer(body)
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        if self.gone.done():
+            return
+        self.gone.set_result(None)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        said = f": {self._farewell}" if self._farewell is not None else " during the login"
+        if not self._welcome.done():
+            self._welcome.set_exception(Refused(f"it closed the connection{said}"))
+            self._welcome.exception()  # nobody may be waiting
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError())
+        for _ in range(self._queueing):
+            self._room.release()
+
+    def _lost(self, letter: Letter) -> Exception:
+        farewell = self._farewell
+        said = f": {farewell}" if farewell is not None else ""
+        if self._is_dropped:
+            unsent = "" if letter.is_sent else "not sent: "
+            return self.failure(f"{unsent}connection given up before the acknowledgement")
+        if not letter.is_sent:
+            return Again()
+        if len(self._waiting) > 1:
+            return Suspect(f"connection lost before the acknowledgement{said}")
+        if farewell is not None and farewell.code in ABOUT_A_MESSAGE:
+            return self.refusal(farewell, letter)
+        return self.failure(f"connection lost before the acknowledgement of topic {letter.topic!r}{said}")
+
+    def refusal(self, answer: wire.Answer, letter: Letter) -> Exception:
+        """Return how a publish failed that the broker refused with this answer."""
+        text = f"refused for topic {letter.topic!r}: {answer}"
+        if answer.code in HOPELESS:
+            return Permanent(redacted(text, self._secrets))
+        if answer.code == NOT_AUTHORIZED:
+            return self.failure(f"{text}; allow this user to write to the topic")
+        return self.failure(text)
+
+    def _ping(self, seconds: float, before: int) -> None:
+        """Ask for a sign of life in each half of the keep-alive time, and end a connection that gives none."""
+        if self.came_back == before and self._alarm is not None:
+            self._drop()
+            return
+        self._write(wire.PING)
+        self._alarm = self._loop.call_later(seconds / 2, self._ping, seconds, self.came_back)
+
+    def _write(self, packet: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(packet)
