@@ -122,6 +122,10 @@ class MockCluster:
             ctypes.c_void_p(self._mock), ctypes.c_int16(PRODUCE), ctypes.c_size_t(len(codes)), array
         )
 
+    def refuse_nothing(self) -> None:
+        """Forget the errors that are still to come."""
+        _library().rd_kafka_mock_clear_request_errors(ctypes.c_void_p(self._mock), ctypes.c_int16(PRODUCE))
+
     def delay(self, milliseconds: int) -> None:
         """Answer so much later from now on."""
         _library().rd_kafka_mock_broker_set_rtt(ctypes.c_void_p(self._mock), 1, milliseconds)

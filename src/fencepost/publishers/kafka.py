@@ -1,14 +1,15 @@
 """``kafka://`` - publishes to Kafka topics; the delivery report of each message means delivered.
 
-**Order.** The client sends many requests at once. When one of them fails for good, those behind it are stored all
-the same, idempotent producer or not: a broker that knows nothing of a producer takes any first sequence number. So
-what shares an ordering key and a topic never has two requests in flight:
+**Order.** The client sends many requests at once, and when one of them fails for good it sends those behind it all
+the same, idempotent producer or not. So there are two ways to the brokers:
 
-* messages whose key stands once in the batch, and those without a key, go through a producer with five requests in
-  flight (`Order.FREE`);
-* several of one key go through another one, with one request in flight and the client's gap-less guarantee: its
-  first failure ends it, before anything behind it is sent (`Order.STRICT`). It has no time-outs of its own: the
-  next message of the key would go out after one that timed out. At the deadline it is ended as a whole.
+* what stands alone in its batch, without a key or as the only one of its key, goes through a producer with five
+  requests in flight (`Order.FREE`): each failure there is one message's own;
+* several of one key go through another one, with one request in flight, whose first failure ends it
+  (`Order.STRICT`). A request that it had made up by then still goes out, and the broker refuses it, because its
+  sequence number leaves a gap. Since KIP-360 a broker refuses a gap only where it knows the producer already: so
+  several of a key go at once only after this client has delivered one of the key. It has no time-outs of its own,
+  for the next message would go out after one that timed out: at the deadline of a publish it is ended as a whole.
 
 A broker refuses a request as a whole, although one message of it may be the reason. What was refused so is sent
 again one by one through a third producer (`Order.SINGLE`); only what is refused there is a permanent failure.
@@ -23,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.core.records import Message
@@ -76,14 +78,14 @@ class KafkaPublisher(DestinationPublisher):
         self._log = kafka_client.ClientLog()
         self._clients: dict[Order, Client] = {}
         self._ending: set[Client] = set()
-        self._known: set[str] = set()
-        """Topics that took a message: only those are sent several messages of a key at once."""
+        self._lives = 0
+        """How often it was closed: what was under way then must not make new producers."""
         kafka_client.check_config(settings.config(Order.STRICT), settings.shown, settings.secrets())
 
     async def open(self) -> None:
         """Make a producer, which connects in the background."""
         try:
-            self._client(Order.FREE)
+            self._client(Order.FREE, self._lives)
         except Retryable:
             return  # a secret is not there yet: the first publish will tell
 
@@ -104,7 +106,7 @@ class KafkaPublisher(DestinationPublisher):
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
     ) -> list[Exception | None]:
         """Publish many, and return for each what `publish` would have raised, None where it was acknowledged."""
-        batch = _Batch(messages)
+        batch = _Batch(messages, self._lives)
         for message, delivery in zip(messages, deliveries, strict=True):
             try:
                 budget = publish_budget(delivery, self._timeout)
@@ -112,12 +114,14 @@ class KafkaPublisher(DestinationPublisher):
                 batch.ends_within(budget)
             except PublishFailure as failure:
                 batch.records.append(failure)
-        for stretches in batch.rounds(self._known):
-            await self._one_round(stretches, batch)
+        waiting = list(range(len(messages)))
+        while waiting:
+            waiting = await self._one_round(waiting, batch)
         return batch.outcomes.as_list()
 
     async def close(self) -> None:
         """Wait a moment for what is in flight, and give up the rest; those publishes fail as retryable."""
+        self._lives += 1
         clients = list(self._clients.values())
         deadline = time.monotonic() + FLUSH_SECONDS
         for client in clients:
@@ -137,21 +141,23 @@ class KafkaPublisher(DestinationPublisher):
             headers=list(outgoing.headers.items()),
         )
 
-    async def _one_round(self, stretches: Sequence[Sequence[int]], batch: _Batch) -> None:
-        """Send stretches of different keys, and one by one what a broker refused with the request it stood in."""
-        ways = {
-            Order.FREE: [place for stretch in stretches if len(stretch) == 1 for place in stretch],
-            Order.STRICT: [place for stretch in stretches if len(stretch) > 1 for place in stretch],
-        }
-        sends = [self._send(way, places, batch) for way, places in ways.items() if places]
+    async def _one_round(self, places: Sequence[int], batch: _Batch) -> list[int]:
+        """Send what may go now, each to its outcome; return the places of what comes after it in its key."""
+        now: dict[Order, list[int]] = {Order.FREE: [], Order.STRICT: []}
+        batch.strict = self._clients.get(Order.STRICT)
+        later: list[int] = []
+        for way, place in batch.next_ones(places):
+            (later if way is None else now[way]).append(place)
+        sends = [self._send(way, chosen, batch) for way, chosen in now.items() if chosen]
         refused = [place for part in await asyncio.gather(*sends) for place in part]
         for turn in rounds([batch.messages[place] for place in refused]):
             await self._send(Order.SINGLE, [refused[number] for number in turn], batch)
+        return later
 
     async def _send(self, way: Order, places: Sequence[int], batch: _Batch) -> list[int]:
         """Send these, and note what failed; return what should be sent again, each in a request of its own."""
         try:
-            client = self._client(way)
+            client = self._client(way, batch.life)
         except Retryable as failure:
             for place in places:
                 batch.outcomes.failed(place, Retryable(str(failure), unavailable=failure.unavailable))
@@ -178,6 +184,10 @@ class KafkaPublisher(DestinationPublisher):
         if time.monotonic() >= batch.deadline:
             batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent before the deadline"))
             return
+        if client is not batch.strict and batch.key_is_in(shipment, place):
+            # It was chosen to follow another one through a client that has ended since.
+            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent: the client was replaced"))
+            return
         try:
             await client.hand_over(shipment, place, record, batch.deadline)
         except BufferError as failure:
@@ -191,33 +201,34 @@ class KafkaPublisher(DestinationPublisher):
         codes = {place: error.code() for place, error in shipment.reports.items() if error is not None}
         if client.trouble and not self._failures.TIMED_OUT.isdisjoint(codes.values()):
             self._give_up(way, client.trouble, client)  # a new one is connected sooner than one that waits longer
-        again: set[int] = set()
-        if way is not Order.SINGLE:
-            again = {place for place, code in codes.items() if code in self._failures.REFUSED_REQUEST}
-        if again:
+        refused = set() if way is Order.SINGLE else self._failures.REFUSED_REQUEST.intersection(codes.values())
+        if refused:
             self._log.refused(self._shown)
-            again |= {place for place, code in codes.items() if code in self._failures.NOT_SENT}
+            refused |= self._failures.NOT_SENT
+        again: list[int] = []
+        again_keys: set[str | None] = set()
         for place in shipment.handed_over:
-            record = batch.records[place]
-            assert not isinstance(record, PublishFailure)  # noqa: S101 - those were not handed over
-            error = shipment.reports.get(place)
-            if error is None and place in shipment.reports:
-                self._known.add(record.topic)
-            elif place not in again or not batch.outcomes.may_go(place):
-                again.discard(place)
-                self._known.discard(record.topic)
-                batch.outcomes.failed(place, self._failure(error, record, client))
-        return sorted(again)
+            record, key = batch.record(place), batch.messages[place].ordering_key
+            if place in shipment.reports and place not in codes:
+                client.note_delivered(record)
+            elif codes.get(place) in refused or (key is not None and key in again_keys):
+                again.append(place)
+                again_keys.add(key)
+            else:
+                batch.outcomes.failed(place, self._failure(shipment.reports.get(place), record, client))
+        return again
 
     def _failure(self, error: KafkaError | None, record: Record, client: Client) -> Permanent | Retryable:
         return self._failures.failure_of(error, self._shown, record.topic, client.trouble, client.end_reason)
 
-    def _client(self, way: Order) -> Client:
+    def _client(self, way: Order, life: int) -> Client:
         """Return a producer that may be used, making it where there is none.
 
         Raises:
-            Retryable: a secret cannot be read just now.
+            Retryable: a secret cannot be read just now, or the publisher was closed since.
         """
+        if life != self._lives:
+            raise Retryable(f"{self._shown}: not sent: the publisher was closed")
         client = self._clients.get(way)
         if client is not None and client.end_reason:
             self._give_up(way, client.end_reason)
@@ -245,38 +256,54 @@ class KafkaPublisher(DestinationPublisher):
 class _Batch:
     """A batch on its way: what is sent for each message, until when, and what became of it."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages = messages
+    def __init__(self, messages: Sequence[Message], life: int) -> None:
+        self.messages, self.life = messages, life
         self.outcomes = Outcomes(messages)
         self.records: list[Record | PublishFailure] = []
         """For each message what is sent, or why it cannot be."""
         self.deadline = self.end = math.inf
         """When its messages are taken back from the client, and when the reports of that must be there."""
+        self.strict: Client | None = None
+        """The client that several of a key may go through at once, as it was when this round was chosen."""
         self._started = time.monotonic()
+        self._counts = Counter(message.ordering_key for message in messages)
 
     def ends_within(self, budget: float) -> None:
         """Bound the whole batch by what one of its messages may take."""
         self.end = min(self.end, self._started + budget)
         self.deadline = min(self.deadline, self._started + budget - min(0.2, budget * PURGE_SHARE))
 
-    def rounds(self, known: Collection[str]) -> list[list[list[int]]]:
-        """Return the places in rounds of stretches: at most one stretch of a key in a round.
+    def record(self, place: int) -> Record:
+        """Return what is sent for a message that was handed over."""
+        record = self.records[place]
+        assert not isinstance(record, PublishFailure)  # noqa: S101 - those are not handed over
+        return record
 
-        A stretch is a message, or several of one key that follow one another to one topic that is known to exist.
+    def key_is_in(self, shipment: Shipment, place: int) -> bool:
+        """Tell whether a message of the same key was handed over before in this shipment."""
+        key = self.messages[place].ordering_key
+        return key is not None and any(self.messages[each].ordering_key == key for each in shipment.handed_over)
+
+    def next_ones(self, places: Sequence[int]) -> Iterator[tuple[Order | None, int]]:
+        """Yield the way that each of these may go now, None where something of its key must be delivered first.
+
+        Several of one key may go at once where they follow one another to one topic, and the client has delivered
+        there before.
         """
-        found: list[list[list[int]]] = []
-        latest: dict[str, tuple[int, list[int], str | None]] = {}
-        for place, (message, record) in enumerate(zip(self.messages, self.records, strict=True)):
-            topic = None if isinstance(record, PublishFailure) else record.topic
-            turn, stretch, before = latest.get(message.ordering_key or "", (-1, [], None))
-            if message.ordering_key is None:
-                turn = -1
-            elif topic is not None and topic == before and topic in known:
-                stretch.append(place)
-                continue
-            if turn + 1 == len(found):
-                found.append([])
-            found[turn + 1].append([place])
-            if message.ordering_key is not None:
-                latest[message.ordering_key] = (turn + 1, found[turn + 1][-1], topic)
-        return found
+        before: dict[str, Record | PublishFailure] = {}
+        blocked: set[str] = set()
+        for place in places:
+            key, record = self.messages[place].ordering_key, self.records[place]
+            if key is None or self._counts[key] == 1:
+                yield Order.FREE, place
+            elif key not in before or (key not in blocked and self._may_follow(before[key], record)):
+                before[key] = record
+                yield Order.STRICT, place
+            else:
+                blocked.add(key)
+                yield None, place
+
+    def _may_follow(self, previous: Record | PublishFailure, record: Record | PublishFailure) -> bool:
+        if isinstance(previous, PublishFailure) or isinstance(record, PublishFailure) or self.strict is None:
+            return False
+        return previous.topic == record.topic and self.strict.has_delivered(record)

@@ -7,7 +7,6 @@ together, however many: at 10,000 messages a second that is some hundred times.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import threading
@@ -29,6 +28,10 @@ END_SECONDS = 1.0
 """How long a producer that was given up may take to report what was purged."""
 QUIET_SECONDS = 60.0
 """A connection that fails is tried again ten times a second, and librdkafka logs each time."""
+
+KEY_SECONDS = 600.0
+"""How long a delivery shows that the broker knows the producer; it forgets one after a day without messages."""
+MAX_KEYS = 10_000
 
 # Else a client that has lost its only connection forgets which brokers there are, and takes two seconds to learn
 # it again. Where they are really gone, publishes time out, and a new client asks the brokers of the URL.
@@ -127,6 +130,7 @@ class Client:
         self.trouble = ""
         """Why no broker can be reached, as far as is known; empty once one acknowledged something."""
         self._last_error = ""
+        self._delivered: dict[tuple[str, bytes | None], float] = {}
         threading.Thread(target=self._serve, name="fencepost-kafka", daemon=True).start()
 
     def shipment(self) -> Shipment:
@@ -166,6 +170,18 @@ class Client:
             await asyncio.wait({shipment.done}, timeout=max(0.0, deadline - time.monotonic()))
         return shipment.done.done()
 
+    def note_delivered(self, record: Record) -> None:
+        """Note that a message of this topic and key was delivered: its partition's leader knows this producer."""
+        if self._is_strict:
+            if len(self._delivered) >= MAX_KEYS:
+                self._delivered.clear()
+            self._delivered[record.topic, record.key] = time.monotonic() + KEY_SECONDS
+
+    def has_delivered(self, record: Record) -> bool:
+        """Tell whether this client, while it is in use, delivered one of this topic and key not long ago."""
+        until = self._delivered.get((record.topic, record.key), 0.0)
+        return not self.end_reason and time.monotonic() < until
+
     def give_up(self, reason: str) -> None:
         """Send nothing more: what waits, and what is in flight, is reported as purged. Any thread may call it."""
         producer = self._producer
@@ -181,10 +197,12 @@ class Client:
     async def _something_reported(self, deadline: float) -> bool:
         """Wait for the next reports, which make room in the buffer; return whether there were any."""
         self._moved.clear()
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._moved.wait()
-        return self._moved.is_set()
+        except TimeoutError:
+            return False
+        return True
 
     # In the thread.
 
