@@ -51,7 +51,7 @@ def test_the_five_lines_run_the_suite(page: dict[str, Any]) -> None:
     assert len(names) > 25
 
 
-@pytest.mark.parametrize("name", ["http", "mqtt", "nats", "rabbitmq", "stdout"])
+@pytest.mark.parametrize("name", ["http", "kafka", "mqtt", "nats", "rabbitmq", "redis", "sns", "sqs", "stdout"])
 def test_the_options_of_each_destination_are_on_its_page(name: str) -> None:
     module = importlib.import_module(f"fencepost.publishers.{name}")
     text = (PAGE.parent / "destinations" / f"{name}.md").read_text(encoding="utf-8")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -135,6 +137,20 @@ async def test_attributes_are_few_and_all_headers_are_in_one(moto: MotoServer) -
     }
     assert (everything["Fencepost-Token"], everything["h29"], everything["a"]) == ("7", "x", "%C3%A9")
     assert stored["Body"].encode() == message.payload
+
+
+async def test_the_pages_reader_reads_all_of_it(moto: MotoServer) -> None:
+    page = Path(__file__).parents[2] / "docs" / "destinations" / "sqs.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - our own page
+    payloads = [b"", b"\xff", b'{"a": 1}']
+    async with opened(moto) as publisher:
+        for payload in payloads:
+            await publisher.publish(sample_message(payload=payload), sample_delivery(token=7))
+    read = [names["read"](one) for one in moto.drained("orders")]
+    assert sorted(payload for _, payload in read) == sorted(payloads)
+    assert all(headers["Fencepost-Token"] == "7" for headers, _ in read)
 
 
 async def test_fifo_groups_by_key_and_drops_repeats_which_is_success(moto: MotoServer) -> None:
