@@ -149,7 +149,8 @@ class KafkaPublisher(DestinationPublisher):
         for way, place in batch.next_ones(places):
             (later if way is None else now[way]).append(place)
         sends = [self._send(way, chosen, batch) for way, chosen in now.items() if chosen]
-        refused = [place for part in await asyncio.gather(*sends) for place in part]
+        parts = await asyncio.gather(*sends) if len(sends) > 1 else [await send for send in sends]
+        refused = [place for part in parts for place in part]
         for turn in rounds([batch.messages[place] for place in refused]):
             await self._send(Order.SINGLE, [refused[number] for number in turn], batch)
         return later
@@ -184,7 +185,7 @@ class KafkaPublisher(DestinationPublisher):
         if time.monotonic() >= batch.deadline:
             batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent before the deadline"))
             return
-        if client is not batch.strict and batch.key_is_in(shipment, place):
+        if client.is_strict and client is not batch.strict and batch.key_is_in(shipment, place):
             # It was chosen to follow another one through a client that has ended since.
             batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent: the client was replaced"))
             return

@@ -114,7 +114,7 @@ class Client:
 
     def __init__(self, config: dict[str, object], log: ClientLog, *, is_strict: bool) -> None:
         self._loop = asyncio.get_running_loop()
-        self._log, self._is_strict = log, is_strict
+        self._log, self.is_strict = log, is_strict
         self._producer: Producer | None = Producer(
             {**_where_known(REMEMBER_BROKERS), **config, "error_cb": self._on_error}, logger=log
         )
@@ -172,7 +172,7 @@ class Client:
 
     def note_delivered(self, record: Record) -> None:
         """Note that a message of this topic and key was delivered: its partition's leader knows this producer."""
-        if self._is_strict:
+        if self.is_strict:
             if len(self._delivered) >= MAX_KEYS:
                 self._delivered.clear()
             self._delivered[record.topic, record.key] = time.monotonic() + KEY_SECONDS
@@ -234,7 +234,7 @@ class Client:
 
     def _reported(self, shipment: Shipment, place: int, error: KafkaError | None, _: Message) -> None:
         self._reports.append((shipment, place, error))
-        if error is not None and (self._is_strict or error.fatal() or error.code() in OUT_OF_STEP):
+        if error is not None and (self.is_strict or error.fatal() or error.code() in OUT_OF_STEP):
             self.give_up(f"a message failed: {self._log.clean(describe(error))}")
 
     def _on_error(self, error: KafkaError) -> None:
