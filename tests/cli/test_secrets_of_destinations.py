@@ -167,8 +167,6 @@ def test_not_in_any_output_nor_in_the_database(
         enqueue(store, event_type=name)
     results = [
         configured.run("config", "show"),
-        configured.run("config", "show", "--json"),
-        configured.run("config", "check"),
         configured.run("config", "check", "--json", "--debug"),
         configured.run("dispatch", "--once", "--log-level", "debug", "--debug", "--max-attempts", "2"),
         configured.run("dispatch", "--once", "--log-level", "debug", "--log-json", "--backoff-base", "1ms"),

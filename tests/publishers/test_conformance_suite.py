@@ -64,6 +64,7 @@ class Broker:
 
 class MemoryPublisher:
     volatile = False
+    says_unavailable = True
 
     def __init__(self, broker: Broker, timeout: float, place: str = "home") -> None:
         self._broker = broker
@@ -75,7 +76,7 @@ class MemoryPublisher:
         if len(message.payload) > LIMIT:
             raise Permanent("too large")
         if not self._broker.up:
-            raise Retryable("down")
+            raise Retryable("down", unavailable=self.says_unavailable)
         if self._place not in self._broker.places:
             raise Retryable(f"there is no place {self._place!r}")
         try:
@@ -134,6 +135,10 @@ class SendsItLater(MemoryPublisher):
 
 class ForgetsAtARestart(MemoryPublisher):
     volatile = True
+
+
+class DoesNotSayThatItIsDown(MemoryPublisher):
+    says_unavailable = False
 
 
 class ClosesSlowly(MemoryPublisher):
@@ -424,6 +429,7 @@ def finds(finder: str, kind: type[MemoryPublisher], monkeypatch: pytest.MonkeyPa
         (DoesNotSayWhatIsMissing, "test_what_has_no_place_there_is_a_failure_that_says_what_is_missing"),
         (SendsItLater, "test_what_failed_for_want_of_a_connection_is_not_sent_later"),
         (ForgetsAtARestart, "test_restarted_it_delivers_and_has_what_it_acknowledged"),
+        (DoesNotSayThatItIsDown, "test_stopped_is_retryable_and_started_again_it_delivers"),
         (ClosesSlowly, "test_closed_while_acknowledgements_are_missing_it_ends_soon"),
         (MakesUpOutcomesAtClose, "test_closed_in_flight_it_ends_soon_and_nothing_is_made_up"),
         (Pipelines, "test_the_order_of_a_key_survives_a_cut_and_the_retry"),

@@ -63,7 +63,8 @@ class LinePublisher:
                 finally:
                     writer.transport.abort()
         except (TimeoutError, OSError) as error:
-            raise Retryable(f"{type(error).__name__}: {error}") from None
+            down = isinstance(error, ConnectionRefusedError)
+            raise Retryable(f"{type(error).__name__}: {error}", unavailable=down) from None
         if answer != b"ok\n":
             raise Retryable("no answer")
 

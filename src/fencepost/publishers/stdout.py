@@ -75,6 +75,11 @@ class StdoutPublisher(DestinationPublisher):
                 await written
         except TimeoutError:
             raise Retryable(STUCK) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Retryable("not written: the publisher was closed") from None
 
     async def close(self) -> None:
         """Let the line that is being written end; lines that wait for it are given up."""
@@ -97,7 +102,7 @@ class StdoutPublisher(DestinationPublisher):
             # Somebody made the descriptor non-blocking, and another process filled the pipe in between.
             raise Retryable(STUCK) from None
         except BrokenPipeError:
-            raise Retryable("nobody reads stdout any more (broken pipe)") from None
+            raise Retryable("nobody reads stdout any more (broken pipe)", unavailable=True) from None
         except OSError as error:
             raise Retryable(f"cannot write to stdout: {error} ({whole - len(rest)} of {whole} bytes)") from error
 

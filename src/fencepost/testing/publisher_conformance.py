@@ -20,6 +20,7 @@ that the name exists and the reason is there:
 
 ===============  =======================================================================================
 ``stop``         it can be stopped and started again at the same address
+``unavailable``  that nothing listens there can be told from a failure of one message
 ``restart``      both at once, with the same publisher object before and after
 ``durable``      what it acknowledged is still there after a restart
 ``pause``        it can be frozen: connections stay, nothing is answered

@@ -19,7 +19,9 @@ class Outages(Suite):
         await rig.publish(sample_message())
         await rig.stop()
         for _ in range(2):
-            await rig.refused(sample_message(), within=rig.timeout + self.slack)
+            failure = await rig.refused(sample_message(), within=rig.timeout + self.slack)
+        if "unavailable" not in self.opt_outs:
+            assert failure.unavailable, f"nothing listens there, and the failure is not marked: {failure}"
         await rig.start()
         await rig.delivered_again(sample_message())
 
@@ -89,4 +91,4 @@ class Outages(Suite):
         await rig.delivered_again(message)
 
 
-CAPABILITIES.add("durable")
+CAPABILITIES.update(("durable", "unavailable"))
