@@ -14,6 +14,7 @@ import threading
 import time
 from ipaddress import ip_address
 from itertools import chain, zip_longest
+from typing import cast
 
 from fencepost.errors import Retryable
 from fencepost.publishers.private_addresses import Neighbourhood
@@ -158,8 +159,8 @@ class Stream(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy: a TCP or TLS connection is one
-        self._transport = transport
+        # Not isinstance: uvloop's transports are none of asyncio's classes, they only behave like them.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
