@@ -106,6 +106,10 @@ class AwsConformance(PublisherConformance):
         self.patience = 15.0  # a hundred requests to a server in Python, on a machine that has more to do
         super().test_a_hundred_at_once_all_arrive()
 
+    def test_a_batch_that_is_acknowledged_arrives_and_its_keys_in_order(self) -> None:
+        self.patience = 15.0  # its keys take twenty round trips
+        super().test_a_batch_that_is_acknowledged_arrives_and_its_keys_in_order()
+
 
 class TestSqsConformance(AwsConformance):
     pass

@@ -20,7 +20,7 @@ from fencepost.publishers.aws_address import OPTIONS, SECRETS, endpoint_of, plac
 from fencepost.publishers.aws_entry import Entry, group_id, make_entry, packed
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
-from fencepost.publishers.connector import Connector
+from fencepost.publishers.connector import CLOSE_SECONDS, Connector
 from fencepost.publishers.credentials import redacted, tls_context
 from fencepost.publishers.envelope import Envelope
 
@@ -147,7 +147,7 @@ class AwsPublisher(DestinationPublisher):
         for task in self._running:
             task.cancel()
         if self._running:
-            await asyncio.wait(self._running, timeout=1.0)
+            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
         await self._connector.close()
 
     @abstractmethod

@@ -71,7 +71,7 @@ def failure(shown: str, place: str, code: str, text: str, status: int = 400) -> 
     said = f"{shown}: {place}: {code}: {text}".rstrip(": ")
     if plain in MISSING:
         return Retryable(
-            f"{said} - create it, or correct the region, account or name in the URL", unavailable=True
+            f"{said.rstrip('.')}: create it, or correct the region, account or name in the URL", unavailable=True
         )
     if plain in THROTTLED or status == 429:
         return Retryable(said, delay=THROTTLE_DELAY, unavailable=True)

@@ -43,6 +43,7 @@ OPTIONS = frozenset({"timeout", "wait_replicas"}) | redis_stream.OPTIONS | LOGIN
 
 MAX_CONNECTIONS = 8
 MAX_REPLICAS = 100
+CLOSE_SECONDS = 0.5
 WAIT_MARGIN = 0.25
 """Seconds before the deadline that ``WAIT`` must end: the server looks at its clock ten times a second."""
 
@@ -144,7 +145,7 @@ class RedisPublisher(DestinationPublisher):
         for task in self._running:
             task.cancel()
         if self._running:
-            await asyncio.wait(self._running)
+            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
         await self._forget_idle()
 
     async def _talked(self, talk: _Talk, entries: list[Entry], budget: float) -> Retryable:
