@@ -49,9 +49,13 @@ class TansuServer:
         directory: for its log.
         port: where it listens.
         advertised: the port that it tells clients to connect to, such as a proxy's.
+        arguments: further ones of its command line.
     """
 
-    def __init__(self, directory: Path, port: int, *, advertised: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, port: int, *, advertised: int | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        self._arguments = arguments
         self.port = port
         self.advertised = advertised
         self._log = directory / "tansu.log"
@@ -66,6 +70,7 @@ class TansuServer:
         """Start it, and return when it accepts connections."""
         command = [
             *(binary(), "broker", "--silent", "--storage-engine", "memory://tansu/"),
+            *self._arguments,
             *("--listener-url", f"tcp://{self.address}"),
             *("--advertised-listener-url", f"tcp://127.0.0.1:{self.advertised or self.port}"),
         ]

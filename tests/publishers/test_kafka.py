@@ -382,6 +382,23 @@ async def test_a_cancelled_batch_of_one_key_is_taken_back(mock_cluster: MockClus
         assert list(await batch(publisher, of_key("k", 5))) == [None] * 5
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_refused_login_is_said_at_once(tmp_path: Path, mechanism: str) -> None:
+    server = TansuServer(tmp_path, free_port(), arguments=("--authentication",))
+    server.start()
+    try:
+        async with opened(server.address.replace("127", "nobody:hunter2-secret@127"), f"&sasl={mechanism}") as it:
+            for _ in range(2):
+                started = time.monotonic()
+                with pytest.raises(Retryable, match="AUTHENTICATION") as failure:
+                    await it.publish(sample_message(), sample_delivery())
+                assert failure.value.unavailable
+                assert time.monotonic() - started < TIMEOUT / 2
+                assert "hunter2" not in str(failure.value)
+    finally:
+        server.stop()
+
+
 async def test_librdkafka_logs_quietly_and_without_secrets(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

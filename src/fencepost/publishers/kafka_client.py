@@ -240,7 +240,7 @@ class Client:
     def _on_error(self, error: KafkaError) -> None:
         text = self._log.clean(describe(error))
         if error.code() in LOGIN_REFUSED:
-            self.trouble = text
+            self.trouble = self._last_error = text
             self.give_up(text)  # a new one reads the login again, which may have changed
         elif error.code() in ALL_DOWN:
             self.trouble = self._last_error or text
