@@ -10,29 +10,36 @@ SECOND = timedelta(seconds=1)
 
 
 def test_as_many_messages_as_the_threshold_open_it() -> None:
-    count = FailureCount(3)
+    count = FailureCount(3, 3)
     assert [count.failed(n, unavailable=False) for n in (1, 2, 3)] == [False, False, True]
 
 
 def test_one_message_that_always_fails_never_does() -> None:
-    count = FailureCount(3)
+    count = FailureCount(3, 3)
     assert not any(count.failed(7, unavailable=False) for _ in range(1_000))
 
 
 def test_one_message_does_where_the_destination_cannot_be_reached() -> None:
-    count = FailureCount(3)
+    count = FailureCount(3, 3)
     assert [count.failed(7, unavailable=True) for _ in range(3)] == [False, False, True]
 
 
 def test_the_two_kinds_are_counted_apart() -> None:
-    count = FailureCount(3)
+    count = FailureCount(3, 3)
     assert not any([count.failed(1, unavailable=False), count.failed(2, unavailable=False)])
     assert not any([count.failed(1, unavailable=True), count.failed(1, unavailable=True)])
     assert count.failed(3, unavailable=False)
 
 
+def test_in_a_shared_queue_more_messages_must_fail_but_to_be_out_of_reach_is_the_same() -> None:
+    count = FailureCount(2, 8)
+    assert [count.failed(n, unavailable=False) for n in range(8)] == [False] * 7 + [True]
+    count = FailureCount(2, 8)
+    assert [count.failed(n, unavailable=True) for n in range(2)] == [False, True]
+
+
 def test_a_threshold_of_zero_is_never() -> None:
-    count = FailureCount(0)
+    count = FailureCount(0, 0)
     assert not any(count.failed(n, unavailable=True) for n in range(100))
 
 

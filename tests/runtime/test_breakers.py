@@ -119,6 +119,26 @@ async def test_time_outs_of_many_messages_open_it_as_well(box: Box) -> None:
         assert "dead" not in box.statuses()
 
 
+async def test_in_a_shared_queue_a_few_messages_with_trouble_of_their_own_open_nothing(box: Box) -> None:
+    async def flaky(message: Message, delivery: Delivery) -> None:
+        if delivery.attempt < 3:
+            raise Retryable("not yet")
+
+    box.enqueue(15)
+    async with running(box.dispatcher(flaky)):
+        await until(lambda: box.statuses() == {"done": 15})
+    assert box.outbox.queues(box.conn) == []
+
+
+async def test_in_a_shared_queue_many_messages_that_fail_do(box: Box) -> None:
+    hook = Destination(Retryable("500"))
+    box.enqueue(40)
+    async with running(box.dispatcher(hook, **FAST)):
+        await until(lambda: any(each.breaker for each in box.outbox.queues(box.conn)))
+        hook.error = None
+        await until(lambda: box.statuses() == {"done": 40})
+
+
 async def test_a_probe_that_is_refused_shows_that_somebody_is_there(box: Box) -> None:
     hook = Destination(DOWN)
     box.enqueue(9, queue="hook")

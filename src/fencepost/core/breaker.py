@@ -7,6 +7,10 @@ from datetime import timedelta
 
 from fencepost.core.backoff import Backoff
 
+SHARED_QUEUE_FACTOR = 4
+"""In a queue that is no destination's own, so many times the messages must fail: some kinds of them may have
+trouble of their own, and the others must not be stopped for it."""
+
 FIRST_PAUSE = timedelta(seconds=1)
 """Until the first probe; each one that fails doubles it."""
 
@@ -19,10 +23,12 @@ class FailureCount:
     once a message, unless the publisher says that the destination as a whole cannot be reached.
 
     Args:
-        threshold: failures that open the breaker; 0 for never.
+        threshold: failures to reach the destination that open the breaker; 0 for never.
+        many: messages that fail in any other way, which open it as well.
     """
 
     threshold: int
+    many: int
     unavailable: int = 0
     messages: set[int] = field(default_factory=set)
 
@@ -32,9 +38,9 @@ class FailureCount:
             return False
         if unavailable:
             self.unavailable += 1
-        elif len(self.messages) < self.threshold:
+        elif len(self.messages) < self.many:
             self.messages.add(message_id)
-        return max(self.unavailable, len(self.messages)) >= self.threshold
+        return self.unavailable >= self.threshold or len(self.messages) >= self.many
 
 
 def pause_before_probe(trips: int, cap: timedelta, wish: timedelta | None, longest_wish: timedelta) -> timedelta:

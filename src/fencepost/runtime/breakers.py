@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencepost.config import DispatcherSettings
-from fencepost.core.breaker import FailureCount, pause_before_probe
+from fencepost.core.breaker import SHARED_QUEUE_FACTOR, FailureCount, pause_before_probe
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Cancelled, Failed, Result, Routed, TimedOut, Unstarted
@@ -51,6 +51,7 @@ class Breakers:
 
     Args:
         link: where changes are written, beside everything else that uses it.
+        is_destination: tells whether everything in a queue goes to one destination.
         on_open: called with a queue when its breaker is found open.
         on_close: called when a breaker was closed, and there is something to claim.
     """
@@ -61,11 +62,12 @@ class Breakers:
         catalog: Catalog,
         settings: DispatcherSettings,
         *,
+        is_destination: Callable[[str], bool],
         on_open: Callable[[str], None],
         on_close: Callable[[], None],
     ) -> None:
         self._link, self._catalog, self._settings = link, catalog, settings
-        self._on_open, self._on_close = on_open, on_close
+        self._is_destination, self._on_open, self._on_close = is_destination, on_open, on_close
         self._open: dict[str, _Open] = {}
         self._counts: dict[str, FailureCount] = {}
         self._pausing: set[str] = set()
@@ -150,10 +152,14 @@ class Breakers:
             return
         count = self._counts.get(terms.queue)
         if count is None or count.threshold != terms.breaker_failures:
-            count = self._counts[terms.queue] = FailureCount(terms.breaker_failures)
+            count = self._counts[terms.queue] = self._new_count(terms)
         unavailable = isinstance(failure, Failed) and failure.unavailable
         if count.failed(holding.claimed.id, unavailable=unavailable):
             self._trip(terms, failure)
+
+    def _new_count(self, terms: Terms) -> FailureCount:
+        factor = 1 if self._is_destination(terms.queue) else SHARED_QUEUE_FACTOR
+        return FailureCount(terms.breaker_failures, terms.breaker_failures * factor)
 
     def _trip(self, terms: Terms, failure: Failed | TimedOut) -> None:
         queue, error = terms.queue, failure.error

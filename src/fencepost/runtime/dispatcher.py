@@ -195,6 +195,7 @@ class Dispatcher:
             finalize_link,
             self._catalog,
             self.settings,
+            is_destination=self._router.is_destination,
             on_open=lambda queue: self._flight.release_line([queue]),
             on_close=self._wakeup.set,
         )
