@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 import trustme
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
@@ -419,6 +420,28 @@ async def test_a_connection_that_went_silent_is_replaced_and_a_late_acknowledgem
             proxy.heal()
             await publisher.publish(numbered(3), sample_delivery())
             assert proxy.connections == 2
+
+
+def test_on_the_dispatchers_own_loop_it_delivers_gives_up_and_recovers(start: Start) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        await subscribe(server)
+        with FaultProxy("127.0.0.1", server.port) as proxy:
+            async with opened(server, port=proxy.port) as publisher:
+                for batch in ([numbered(number) for number in range(30)], [numbered(30)]):
+                    outcomes = await publisher.publish_batch(batch, [sample_delivery()] * len(batch))
+                    assert outcomes == [None] * len(batch)
+                proxy.black_hole()
+                with pytest.raises(Retryable, match="no acknowledgement before the deadline"):
+                    await publisher.publish(numbered(31), sample_delivery())
+                proxy.heal()
+                await publisher.publish(numbered(32), sample_delivery())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+    # The black hole's own message may still arrive: what TCP has taken, it delivers.
+    assert set(asyncio.run(arrived(server))) - {31} == {*range(31), 32}
 
 
 async def test_one_message_with_little_time_does_not_cost_the_others_their_connection(start: Start) -> None:
