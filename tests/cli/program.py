@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -18,8 +19,11 @@ import psycopg
 from psycopg import sql
 
 from fencepost import NewMessage, Outbox
+from fencepost.core.operation import run
 from fencepost.core.states import Outcome
+from fencepost.drivers import driver_for
 from fencepost.embedded import PostgresServer
+from fencepost.store import breaker
 
 PATIENCE = 30
 """Seconds after which a process that does not do what it should is given up on."""
@@ -120,6 +124,13 @@ def bury(
         assert [each.id for each in claimed] == ids
         assert outbox.mark_dead(connection, claimed, error, outcome=Outcome(outcome)) == []
     return ids
+
+
+def open_breaker(url: str, queue: str, error: str, pause: float = 60) -> None:
+    """Open the breaker of a queue as a worker does."""
+    with psycopg.connect(url) as connection:
+        operation = breaker.open_breaker(Outbox().catalog, queue, pause=timedelta(seconds=pause), error=error)
+        assert run(operation, driver_for(connection).execute)
 
 
 def deliver(url: str, count: int = 1) -> list[int]:

@@ -10,7 +10,10 @@ import psycopg
 import pytest
 
 from fencepost import NewMessage, Outbox
-from tests.cli.program import Result, bury, deliver, statuses
+from fencepost.core.operation import run
+from fencepost.drivers import driver_for
+from fencepost.store.expand import Expansion, close_and_expand
+from tests.cli.program import Result, bury, deliver, enqueue, statuses
 
 Call = Callable[..., Result]
 NOTHING_FREED = {"keys": 0, "messages": 0, "is_capped": False}
@@ -68,6 +71,28 @@ def test_show(call: Call, store: str) -> None:
     text = call("dead", "show", found["message_id"], store=store).out
     assert f"message_id      {found['message_id']}\n" in text
     assert "last_error      why\n                and where\n" in text
+
+
+def test_show_of_an_event_that_went_to_several_destinations(call: Call, store: str) -> None:
+    enqueue(store)
+    with psycopg.connect(store) as connection:
+        [held] = Outbox().claim(connection, "w")
+        operation = close_and_expand(Outbox().catalog, [], [Expansion(held, ("events", "hook"))])
+        run(operation, driver_for(connection).execute)
+    message_id = str(held.message.message_id)
+    found = call("dead", "show", message_id, "--json", store=store).json
+    assert (found["id"], found["status"], found["outcome"], found["queue"]) == (1, "done", "expanded", "default")
+    others = [(each["id"], each["status"], each["outcome"], each["queue"]) for each in found["others"]]
+    assert others == [(2, "pending", None, "events"), (3, "pending", None, "hook")]
+    assert {each["message_id"] for each in found["others"]} == {message_id}
+    text = call("dead", "show", message_id, store=store).out
+    assert [block.splitlines()[0].split() for block in text.split("\n\n")] == [
+        ["id", "1"],
+        ["id", "2"],
+        ["id", "3"],
+    ]
+    assert "outcome         expanded\n" in text
+    assert call("dead", "show", "3", "--json", store=store).json["others"] == []
 
 
 def test_show_of_bytes_and_headers(call: Call, store: str) -> None:

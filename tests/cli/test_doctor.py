@@ -24,7 +24,7 @@ def test_where_all_is_well(call: Call, store: str) -> None:
         "ok       delivered_order  no key was out of order, by 0 delivered ones among the newest 50000 messages",
     ]
     assert {line.split()[0] for line in lines} == {"ok"}
-    assert len(lines) == 12
+    assert len(lines) == 13
 
 
 def test_a_problem_comes_with_its_remedy_and_exits_1(call: Call, store: str) -> None:

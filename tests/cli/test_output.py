@@ -9,14 +9,17 @@ import pytest
 
 from fencepost.cli.output import Output, ago, plain_table
 from fencepost.cli.redaction import Redactor
-from fencepost.config import Settings
+from fencepost.config import ConfiguredRoute, Settings
 
 
 @pytest.fixture
 def out() -> Output:
     redact = Redactor()
     redact.learn(
-        Settings(store="postgresql://app:p%40ss@db/shop", routes=(("*", "https://user:hook@h/?secret=whsec_1"),))
+        Settings(
+            store="postgresql://app:p%40ss@db/shop",
+            routes=(ConfiguredRoute("*", "https://user:hook@h/?secret=whsec_1"),),
+        )
     )
     return Output(redact)
 

@@ -134,6 +134,11 @@ async def test_operators_and_upkeep_over_every_kind_of_connection(adapter: Adapt
         assert await producer.call("show", 10**12) is None
         assert await producer.call("purge", timedelta(0)) == 2
         assert await producer.call("check_schema") == []
+        assert await producer.call("pause_queue", "hook", "ann", reason="it's 100% gone") is True
+        assert [each.pause_reason for each in await producer.call("queues")] == ["it's 100% gone"]
+        assert await producer.call("close_breaker", "hook") is False
+        [shown] = await producer.call("show_all", held[3].message.message_id)
+        assert shown == await producer.call("show", held[3].id)
         await producer.commit()
     assert [(row["id"], row["status"]) for row in table.rows()] == [
         (ids[0], "pending"),

@@ -17,7 +17,7 @@ from fencepost.core.operation import Rows, Statement, run
 from fencepost.core.records import Finding
 from fencepost.drivers import driver_for
 from fencepost.embedded import PostgresServer
-from fencepost.store import doctor, keys, queues
+from fencepost.store import breaker, doctor, keys, queues
 from tests.client.adapters import ADAPTERS, Adapter
 from tests.postgres import fresh_database
 from tests.store.databases import Migrated, migrated_database
@@ -36,6 +36,7 @@ CHECKS = [
     "indexes",
     "expired_leases",
     "paused_queues",
+    "breakers",
     "oldest_message",
     "queue_settings",
 ]
@@ -382,6 +383,37 @@ def test_paused_queues_in_which_messages_wait(db: Connection) -> None:
     assert finding.severity == "warning"
     assert finding.text == "queue mail: 3 messages waiting; paused since 0 s by ann"
     assert finding.remedy == "fencepost resume mail"
+
+
+def test_queues_that_are_paused_for_a_reason(db: Connection) -> None:
+    OUTBOX.pause_queue(db, "hook", "w1", reason="410 Gone")
+    OUTBOX.pause_queue(db, "mail", "ann", reason="moving")
+    add(db, 1, queue="mail")
+    findings = [each for each in OUTBOX.doctor(db) if each.check == "paused_queues"]
+    assert {each.severity for each in findings} == {"warning"}
+    assert [each.text for each in findings] == [
+        "queue mail: 1 message waiting; paused since 0 s by ann: moving",
+        "queue hook: paused: 410 Gone",
+    ]
+    assert [each.remedy for each in findings] == ["fencepost resume mail", "fencepost resume hook"]
+    for queue in ("hook", "mail"):
+        OUTBOX.resume_queue(db, queue, "ann")
+    assert found(db, "paused_queues").severity == "ok"
+
+
+def test_open_breakers(db: Connection) -> None:
+    run(
+        breaker.open_breaker(OUTBOX.catalog, "hook", pause=timedelta(0), error="connection refused"),
+        driver_for(db).execute,
+    )
+    finding = found(db, "breakers")
+    assert (finding.severity, finding.text) == ("warning", "queue hook: open for 0 s: connection refused")
+    assert finding.remedy is not None
+    assert "fencepost queue close-breaker hook" in finding.remedy
+    db.execute("UPDATE outbox_queue SET breaker_trips = 3, breaker_opened_at = now() - interval '3 h'")
+    assert found(db, "breakers").text == "queue hook: open for 3 h, 3 probes failed: connection refused"
+    assert OUTBOX.close_breaker(db, "hook")
+    assert found(db, "breakers").severity == "ok"
 
 
 def test_the_oldest_message_that_is_due(db: Connection) -> None:

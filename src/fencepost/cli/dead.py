@@ -22,7 +22,7 @@ from fencepost.cli.output import Output
 from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
 from fencepost.core.operation import run
-from fencepost.core.records import Freed
+from fencepost.core.records import DeadMessage, Freed
 from fencepost.core.states import DEAD_OUTCOMES
 from fencepost.drivers import driver_for
 from fencepost.store import keys
@@ -93,24 +93,39 @@ def list_command(
 def show(invocation: Invocation, settings: Settings, identity: str, as_json: bool) -> int:
     """Show one message in full.
 
-    ID is its id (a number) or its message id (a UUID). Messages in other states are shown as well.
+    ID is its id (a number) or its message id (a UUID). Messages in other states are shown as well. The message id
+    of an event that goes to several destinations shows the message for each of them, one below the other.
     """
-    wanted = _identity(identity)
-    with invocation.connected(settings, "dead") as connection:
-        found = outbox_of(settings).show(connection, wanted)
+    found = _found(invocation, settings, _identity(identity))
     out = invocation.out
-    if found is None:
+    if not found:
         out.note(f"there is no message {identity}")
         return exits.NEGATIVE
-    full = details(found)
     if as_json:
-        out.json(full)
+        first, *others = (details(each) for each in found)
+        out.json(first | {"others": others})
         return exits.OK
+    for number, each in enumerate(found):
+        if number:
+            click.echo()
+        _show(out, details(each))
+    return exits.OK
+
+
+def _found(invocation: Invocation, settings: Settings, identity: int | UUID) -> list[DeadMessage]:
+    outbox = outbox_of(settings)
+    with invocation.connected(settings, "dead") as connection:
+        if isinstance(identity, UUID):
+            return outbox.show_all(connection, identity)
+        one = outbox.show(connection, identity)
+        return [] if one is None else [one]
+
+
+def _show(out: Output, full: dict[str, Any]) -> None:
     width = max(map(len, full))
     for name, value in full.items():
         shown = out.text(str(text_of(value))).replace("\n", "\n" + " " * (width + 2))
         click.echo(f"{name:{width}}  {shown}")
-    return exits.OK
 
 
 def _change_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ from fencepost.cli.invocation import Invocation, outbox_of
 from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Cell
 from fencepost.cli.settings.durations import format_duration, parse_duration
+from fencepost.cli.standstill import breaker_as_json, open_breaker, standstills
+from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
 from fencepost.core.operation import run
 from fencepost.core.queue import CHANGEABLE, QueueSettings, checked_changes, checked_name
@@ -21,7 +23,7 @@ from fencepost.drivers import driver_for
 from fencepost.store import queues
 
 HEADERS = ("queue", "paused", *CHANGEABLE, "changed_at", "changed_by")
-_DURATIONS = ("lease", "publish_timeout", "backoff_base", "backoff_cap")
+_DURATIONS = ("lease", "publish_timeout", "backoff_base", "backoff_cap", "breaker_cap")
 
 name_argument = click.argument("name", metavar="QUEUE")
 
@@ -29,14 +31,31 @@ name_argument = click.argument("name", metavar="QUEUE")
 @click.command()
 @takes_settings(*STORE)
 @name_argument
+@click.option("--reason", metavar="TEXT", help="Why; shown for as long as it is paused.")
 @actor_option
 @json_option
-def pause(invocation: Invocation, settings: Settings, name: str, actor: str | None, as_json: bool) -> int:
+def pause(
+    invocation: Invocation, settings: Settings, name: str, reason: str | None, actor: str | None, as_json: bool
+) -> int:
     """Stop claims of a queue, by every worker.
 
     What is being published goes on to its end. Messages can still be enqueued; they wait.
     """
-    return _set_paused(invocation, settings, name, True, actor, as_json)
+    outbox, out = outbox_of(settings), invocation.out
+    checked_name(name)
+    with invocation.connected(settings, "queue") as connection:
+        changed = outbox.pause_queue(connection, name, actor or os_user(), reason)
+        connection.commit()
+        is_empty = _is_empty(connection, outbox, name)
+    if as_json:
+        out.json({"queue": name, "paused": True, "changed": changed})
+    else:
+        out.line(f"queue {name} is paused" if changed else f"queue {name} was paused already")
+    if reason is not None and not changed:
+        out.note("the reason was not kept: only a pause that begins has one")
+    if is_empty:
+        out.note(f"queue {name} holds no open message: is that its name?")
+    return exits.OK
 
 
 @click.command()
@@ -46,34 +65,24 @@ def pause(invocation: Invocation, settings: Settings, name: str, actor: str | No
 @json_option
 def resume(invocation: Invocation, settings: Settings, name: str, actor: str | None, as_json: bool) -> int:
     """Let a paused queue go on."""
-    return _set_paused(invocation, settings, name, False, actor, as_json)
-
-
-def _set_paused(
-    invocation: Invocation, settings: Settings, name: str, paused: bool, actor: str | None, as_json: bool
-) -> int:
-    outbox, out = outbox_of(settings), invocation.out
-    change = outbox.pause_queue if paused else outbox.resume_queue
     checked_name(name)
     with invocation.connected(settings, "queue") as connection:
-        changed = change(connection, name, actor or os_user())
+        changed = outbox_of(settings).resume_queue(connection, name, actor or os_user())
         connection.commit()
-        is_empty = not run(queues.has_open(outbox.catalog, name), driver_for(connection).execute)
-    state = "paused" if paused else "not paused"
     if as_json:
-        out.json({"queue": name, "paused": paused, "changed": changed})
-    elif changed:
-        out.line(f"queue {name} is paused" if paused else f"queue {name} goes on")
+        invocation.out.json({"queue": name, "paused": False, "changed": changed})
     else:
-        out.line(f"queue {name} was {state} already")
-    if paused and is_empty:
-        out.note(f"queue {name} holds no open message: is that its name?")
+        invocation.out.line(f"queue {name} goes on" if changed else f"queue {name} was not paused already")
     return exits.OK
+
+
+def _is_empty(connection: Any, outbox: Outbox, name: str) -> bool:
+    return not run(queues.has_open(outbox.catalog, name), driver_for(connection).execute)
 
 
 @click.group()
 def queue() -> None:
-    """List, show or change the settings of queues."""
+    """List, show or change the settings of queues, and close breakers."""
 
 
 @queue.command("list")
@@ -82,7 +91,8 @@ def queue() -> None:
 def list_command(invocation: Invocation, settings: Settings, as_json: bool) -> int:
     """List the queues that have settings of their own.
 
-    All others have those of each worker, which a "-" stands for here.
+    All others have those of each worker, which a "-" stands for here. Open breakers and reasons of pauses are told
+    on standard error as well.
     """
     with invocation.connected(settings, "queue") as connection:
         found = outbox_of(settings).queues(connection)
@@ -90,7 +100,9 @@ def list_command(invocation: Invocation, settings: Settings, as_json: bool) -> i
     if as_json:
         out.json([_as_json(each) for each in found])
     elif found:
-        out.table(HEADERS, [list(_shown(each).values()) for each in found])
+        out.table((*HEADERS, "breaker"), [[*_shown(each).values(), _breaker(each)] for each in found])
+        for line in standstills(found):
+            out.note(line)
     else:
         out.note("no queue has settings of its own")
     return exits.OK
@@ -101,7 +113,7 @@ def list_command(invocation: Invocation, settings: Settings, as_json: bool) -> i
 @name_argument
 @json_option
 def show(invocation: Invocation, settings: Settings, name: str, as_json: bool) -> int:
-    """Show the settings of a queue."""
+    """Show the settings of a queue, and whether its breaker is open."""
     checked_name(name)
     with invocation.connected(settings, "queue") as connection:
         found = outbox_of(settings).queues(connection)
@@ -129,6 +141,18 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--sequenced/--no-sequenced", default=None, help="Number the messages of each key without a gap."
             ),
+            click.option(
+                "--rate",
+                type=click.FloatRange(0.001, 1_000_000),
+                metavar="NUMBER",
+                help="Messages a second that all workers together claim at most.",
+            ),
+            click.option(
+                "--breaker-failures",
+                type=click.IntRange(0, 1_000_000),
+                help="Failures in a row that open its breaker; 0 for never.",
+            ),
+            _duration_option("--breaker-cap", "The longest time between two probes of its open breaker."),
             click.option(
                 "--unset",
                 multiple=True,
@@ -175,6 +199,31 @@ def set_command(
     return exits.OK
 
 
+@queue.command("close-breaker")
+@takes_settings(*STORE)
+@name_argument
+@json_option
+def close_breaker_command(invocation: Invocation, settings: Settings, name: str, as_json: bool) -> int:
+    """Close the breaker of a queue without waiting for a probe.
+
+    If its destination still fails, the workers open it again.
+    """
+    outbox, out = outbox_of(settings), invocation.out
+    checked_name(name)
+    with invocation.connected(settings, "queue") as connection:
+        changed = outbox.close_breaker(connection, name)
+        connection.commit()
+        is_empty = not changed and _is_empty(connection, outbox, name)
+    if as_json:
+        out.json({"queue": name, "breaker": None, "changed": changed})
+    else:
+        state = "is closed" if changed else "was not open"
+        out.line(f"the breaker of queue {name} {state}")
+    if is_empty:
+        out.note(f"queue {name} holds no open message: is that its name?")
+    return exits.OK
+
+
 def _changes(given: dict[str, Any], unset: Sequence[str]) -> dict[str, Any]:
     changes = {setting: value for setting, value in given.items() if value is not None}
     both = sorted(set(changes) & set(unset))
@@ -195,8 +244,13 @@ def _print(invocation: Invocation, found: QueueSettings, as_json: bool) -> None:
         out.json(_as_json(found))
         return
     width = max(map(len, HEADERS))
-    for name, value in _shown(found).items():
+    breaker = "closed" if found.breaker is None else open_breaker(found.breaker)
+    for name, value in (_shown(found) | {"pause_reason": found.pause_reason, "breaker": breaker}).items():
         out.line(f"{name:{width}}  {out.cell(value)}")
+
+
+def _breaker(found: QueueSettings) -> str:
+    return "closed" if found.breaker is None else "open"
 
 
 def _shown(found: QueueSettings) -> dict[str, Cell]:
@@ -214,4 +268,5 @@ def _shown(found: QueueSettings) -> dict[str, Cell]:
 
 def _as_json(found: QueueSettings) -> dict[str, Any]:
     """Return the settings for programs: durations in seconds, as their names say."""
-    return {f"{name}_seconds" if name in _DURATIONS else name: getattr(found, name) for name in HEADERS}
+    own = {f"{name}_seconds" if name in _DURATIONS else name: getattr(found, name) for name in HEADERS}
+    return own | {"pause_reason": found.pause_reason, "breaker": breaker_as_json(found.breaker)}

@@ -16,7 +16,9 @@ from fencepost.cli.invocation import Invocation, connect, outbox_of
 from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Cell, Output, plain_table, rich_table
 from fencepost.cli.settings.durations import parse_duration
+from fencepost.cli.standstill import breaker_as_json, standstills
 from fencepost.config import Settings
+from fencepost.core.queue import QueueSettings
 from fencepost.core.records import QueueStats, Stats
 
 if TYPE_CHECKING:
@@ -30,10 +32,18 @@ _SHORTEST_WATCH = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is in the outbox, and the queues that are paused."""
+    """What is in the outbox, and the queues that are paused or whose breaker is open."""
 
     stats: Stats
-    paused: tuple[str, ...]
+    queues: tuple[QueueSettings, ...]
+
+    @property
+    def paused(self) -> list[str]:
+        return [each.queue for each in self.queues if each.paused]
+
+    def settings(self, queue: str) -> QueueSettings:
+        """Return the settings of a queue, whether it has some of its own or not."""
+        return next((each for each in self.queues if each.queue == queue), QueueSettings(queue=queue))
 
 
 @click.command()
@@ -54,7 +64,8 @@ def status(invocation: Invocation, settings: Settings, watch: str | None, as_jso
     "oldest" is the time since the oldest undelivered message became due: the first thing to alarm on.
     "expired" counts leases that ended and were not taken over yet.
 
-    Nothing of a paused queue is claimed (`fencepost resume`).
+    Nothing of a paused queue is claimed (`fencepost resume`), and of a queue whose breaker is open only a probe
+    now and then: its destination takes nothing.
     """
     if watch is not None:
         _watch(invocation, settings, _interval(watch), as_json)
@@ -73,7 +84,8 @@ def status(invocation: Invocation, settings: Settings, watch: str | None, as_jso
 def _look(connection: psycopg.Connection[Any], settings: Settings) -> Look:
     outbox = outbox_of(settings)
     stats = outbox.stats(connection)
-    return Look(stats, tuple(each.queue for each in outbox.queues(connection) if each.paused))
+    standing = (each for each in outbox.queues(connection) if each.paused or each.breaker is not None)
+    return Look(stats, tuple(standing))
 
 
 def _interval(text: str) -> float:
@@ -151,9 +163,13 @@ def _show_next(out: Output, look: Look, problem: str, as_json: bool) -> None:
 def _as_json(look: Look) -> dict[str, Any]:
     stats = look.stats
     return {
-        "queues": [_queue_as_json(queue, queue.queue in look.paused) for queue in stats.queues],
+        "queues": [_queue_as_json(queue, look.settings(queue.queue)) for queue in stats.queues],
         "total": _totals(stats) | {"oldest_age_seconds": stats.oldest_age},
         "paused": look.paused,
+        "breakers": {
+            each.queue: breaker_as_json(each.breaker) for each in look.queues if each.breaker is not None
+        },
+        "pause_reasons": {each.queue: each.pause_reason for each in look.queues if each.pause_reason is not None},
         "dead_by_outcome": stats.dead_by_outcome,
         "done": stats.done,
         "done_is_capped": stats.done_is_capped,
@@ -161,9 +177,14 @@ def _as_json(look: Look) -> dict[str, Any]:
     }
 
 
-def _queue_as_json(queue: QueueStats, is_paused: bool) -> dict[str, Any]:
+def _queue_as_json(queue: QueueStats, settings: QueueSettings) -> dict[str, Any]:
     found = asdict(queue)
-    return found | {"oldest_age_seconds": found.pop("oldest_age"), "paused": is_paused}
+    return found | {
+        "oldest_age_seconds": found.pop("oldest_age"),
+        "paused": settings.paused,
+        "pause_reason": settings.pause_reason,
+        "breaker": breaker_as_json(settings.breaker),
+    }
 
 
 def _totals(stats: Stats) -> dict[str, Any]:
@@ -174,7 +195,7 @@ def _rows(look: Look) -> list[tuple[Cell, ...]]:
     stats = look.stats
     rows: list[tuple[Cell, ...]] = [
         (
-            f"{each.queue} (paused)" if each.queue in look.paused else each.queue,
+            _named(look.settings(each.queue)),
             *(getattr(each, name) for name in _COUNTS),
             each.oldest_age,
         )
@@ -183,6 +204,12 @@ def _rows(look: Look) -> list[tuple[Cell, ...]]:
     if len(rows) > 1:
         rows.append(("total", *_totals(stats).values(), stats.oldest_age))
     return rows
+
+
+def _named(settings: QueueSettings) -> str:
+    states = ["paused"] if settings.paused else []
+    states += ["breaker open"] if settings.breaker is not None else []
+    return settings.queue + (f" ({', '.join(states)})" if states else "")
 
 
 def _summary(look: Look) -> list[str]:
@@ -206,7 +233,7 @@ def _listed(counts: Any) -> str:
 
 def _plain(out: Output, look: Look) -> str:
     rows = out.cells(_rows(look))
-    return "\n".join([*(plain_table(_HEADERS, rows) if rows else []), *_summary(look)])
+    return "\n".join([*(plain_table(_HEADERS, rows) if rows else []), *standstills(look.queues), *_summary(look)])
 
 
 def _for_terminal(out: Output, look: Look) -> RenderableType:
@@ -215,4 +242,5 @@ def _for_terminal(out: Output, look: Look) -> RenderableType:
 
     rows = out.cells(_rows(look))
     table = [rich_table(_HEADERS, rows)] if rows else []
-    return Group(*table, *(Text(out.text(line)) for line in _summary(look)))
+    alarms = [Text(out.text(line), style="red") for line in standstills(look.queues)]
+    return Group(*table, *alarms, *(Text(out.text(line)) for line in _summary(look)))

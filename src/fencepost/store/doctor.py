@@ -7,9 +7,11 @@ What this user may not see is unknown, and never an error.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 
 from fencepost.core.operation import Operation, Row, Rows
+from fencepost.core.queue import QueueSettings
 from fencepost.core.records import Finding, Severity
 from fencepost.errors import SchemaError
 from fencepost.store import queues, schema
@@ -55,7 +57,7 @@ def examine(catalog: Catalog) -> Operation[list[Finding]]:
             return found
     else:
         found = [_ok("schema", "the tables are in order")]
-    for check in (_delivered_order, _commit_order, _keys, _vacuum, _dead_rows, _indexes, _open, _settings):
+    for check in (_delivered_order, _commit_order, _keys, _vacuum, _dead_rows, _indexes, _queues):
         found += yield from check(catalog)
     return found
 
@@ -203,9 +205,10 @@ def _indexes(catalog: Catalog) -> Operation[list[Finding]]:
 # --- the queues ------------------------------------------------------------------------------------------
 
 
-def _open(catalog: Catalog) -> Operation[list[Finding]]:
+def _queues(catalog: Catalog) -> Operation[list[Finding]]:
     rows = yield catalog.statement("doctor_open")
-    return [*_expired(rows), *_paused(rows), *_oldest(rows)]
+    settings = yield from queues.queue_settings(catalog)
+    return [*_expired(rows), *_paused(rows, settings), *_breakers(settings), *_oldest(rows), *_settings(settings)]
 
 
 def _expired(rows: Rows) -> list[Finding]:
@@ -220,14 +223,33 @@ def _expired(rows: Rows) -> list[Finding]:
     return found or [_ok("expired_leases", "each one that ended is taken over")]
 
 
-def _paused(rows: Rows) -> list[Finding]:
+def _paused(rows: Rows, settings: Iterable[QueueSettings]) -> list[Finding]:
+    reasons = {each.queue: each.pause_reason for each in settings if each.paused and each.pause_reason is not None}
     found = []
     for queue, waiting, *_, paused, actor, since in rows:
-        if paused and waiting:
-            when = f"since {_seconds(timedelta(microseconds=since))}" if since is not None else ""
-            text = f"queue {queue}: {_counted(waiting, 'message')} waiting; paused {when} by {actor or 'somebody'}"
-            found.append(_warning("paused_queues", text, f"fencepost resume {queue}"))
+        if paused and (waiting or queue in reasons):
+            when = f"since {_seconds(timedelta(microseconds=since))} " if since is not None else ""
+            text = f"queue {queue}: {_counted(waiting, 'message')} waiting; paused {when}by {actor or 'somebody'}"
+            found.append(_pause(queue, text, reasons.pop(queue, None)))
+    found += [_pause(queue, f"queue {queue}: paused", reason) for queue, reason in reasons.items()]
     return found or [_ok("paused_queues", "no messages wait in one")]
+
+
+def _pause(queue: str, text: str, reason: str | None) -> Finding:
+    return _warning("paused_queues", f"{text}: {reason}" if reason else text, f"fencepost resume {queue}")
+
+
+def _breakers(settings: Iterable[QueueSettings]) -> list[Finding]:
+    found = []
+    for each in settings:
+        if each.breaker is not None:
+            failed = f", {_counted(each.breaker.trips, 'probe')} failed" if each.breaker.trips else ""
+            text = f"queue {each.queue}: open for {_seconds(each.breaker.open_for)}{failed}: {each.breaker.error}"
+            remedy = (
+                f"mend its destination: the next probe closes it, or fencepost queue close-breaker {each.queue}"
+            )
+            found.append(_warning("breakers", text, remedy))
+    return found or [_ok("breakers", "none is open")]
 
 
 def _oldest(rows: Rows) -> list[Finding]:
@@ -241,9 +263,9 @@ def _oldest(rows: Rows) -> list[Finding]:
     return [_ok("oldest_message", text)]
 
 
-def _settings(catalog: Catalog) -> Operation[list[Finding]]:
+def _settings(settings: Iterable[QueueSettings]) -> list[Finding]:
     found = []
-    for own in (yield from queues.queue_settings(catalog)):
+    for own in settings:
         for name, text in own.problems() or own.warnings():
             found.append(_warning("queue_settings", f"queue {own.queue}: {name}: {text}", "fencepost queue set"))
     return found or [_ok("queue_settings", "they fit each other")]
