@@ -83,6 +83,11 @@ class Message:
         return json.loads(self.payload)
 
     @property
+    def message_id_text(self) -> str:
+        """The message id as text; of a stored message it is at hand, which a `UUID` is not."""
+        return str(self.message_id) if self._row is None else str(self._row[1])
+
+    @property
     def replay_of(self) -> str | None:
         """The message id that an operator replayed into this message, if any."""
         if self._row is not None and self._row[10] == "{}":

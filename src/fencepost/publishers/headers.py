@@ -91,7 +91,9 @@ def outgoing_headers(
     Raises:
         Permanent: a header name is not a token, or something is too long; the text names the header.
     """
-    headers = dict(_own(message, delivery))
+    headers = _own(message, delivery)
+    if not message.headers:
+        return headers  # no field of a message is so long that these could be too long
     for name, text in _texts(message.headers):
         lower = name.lower()
         if lower == REPLAY_OF_HEADER:
@@ -129,19 +131,19 @@ def decode_value(value: str) -> str:
     return unquote(value, errors="surrogatepass")
 
 
-def _own(message: Message, delivery: Delivery) -> Iterator[tuple[str, str]]:
-    yield MESSAGE_ID, str(message.message_id)
-    yield EVENT_TYPE, encode_value(message.event_type)
+def _own(message: Message, delivery: Delivery) -> dict[str, str]:
+    headers = {MESSAGE_ID: message.message_id_text, EVENT_TYPE: encode_value(message.event_type)}
     key = message.ordering_key if message.ordering_key is not None else message.aggregate_id
     if key is not None:
-        yield KEY, encode_value(key)
-    yield SEQUENCE, str(message.id)
-    yield ATTEMPT, str(delivery.attempt)
-    yield TOKEN, str(delivery.token)
+        headers[KEY] = encode_value(key)
+    headers[SEQUENCE] = str(message.id)
+    headers[ATTEMPT] = str(delivery.attempt)
+    headers[TOKEN] = str(delivery.token)
     replay_of = delivery.replay_of if delivery.replay_of is not None else message.replay_of
     if replay_of is not None:
-        yield REPLAY_OF, encode_value(replay_of)
-    yield CONTENT_TYPE, encode_value(message.content_type)
+        headers[REPLAY_OF] = encode_value(replay_of)
+    headers[CONTENT_TYPE] = encode_value(message.content_type)
+    return headers
 
 
 def _texts(headers: Mapping[str, object]) -> Iterator[tuple[str, str]]:
