@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +21,7 @@ from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
 from fencepost.publishers.aws_entry import MAX_GROUP_CHARS, decode_body, encoded_body, group_id
 from fencepost.publishers.sqs import SqsPublisher
 from fencepost.testing import sample_delivery, sample_message
+from fencepost.testing.publisher_conformance import FaultProxy
 from tests.publishers.aws_front import AwsFront, error
 from tests.publishers.conftest import free_port
 from tests.publishers.moto_server import REGION, MotoServer, attributes_of, aws_environment, decoded
@@ -49,9 +52,10 @@ async def front(moto: MotoServer) -> AsyncIterator[AwsFront]:
 
 @asynccontextmanager
 async def opened(
-    server: MotoServer | AwsFront, queue: str = "orders", query: str = "", *, timeout: float = 10.0
+    server: MotoServer | AwsFront | FaultProxy, queue: str = "orders", query: str = "", *, timeout: float = 10.0
 ) -> AsyncIterator[SqsPublisher]:
-    publisher = SqsPublisher(f"sqs://{REGION}/{queue}?endpoint={server.url}&timeout={timeout}{query}")
+    endpoint = f"http://127.0.0.1:{server.port}"
+    publisher = SqsPublisher(f"sqs://{REGION}/{queue}?endpoint={endpoint}&timeout={timeout}{query}")
     await publisher.open()
     try:
         yield publisher
@@ -318,6 +322,23 @@ class TestRefusals:
         assert len(moto.drained("orders")) == 1
 
 
+def test_on_the_dispatchers_own_loop_it_delivers_gives_up_and_recovers(moto: MotoServer) -> None:
+    async def scenario() -> None:
+        with FaultProxy("127.0.0.1", moto.port) as proxy:
+            async with opened(proxy, timeout=1.0) as publisher:
+                batch = [sample_message(id=number) for number in range(30)]
+                assert await publisher.publish_batch(batch, [sample_delivery()] * 30) == [None] * 30
+                proxy.black_hole()
+                with pytest.raises(Retryable, match="no answer before the deadline"):
+                    await publisher.publish(sample_message(), sample_delivery())
+                proxy.heal()
+                await publisher.publish(sample_message(), sample_delivery())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+    assert len(moto.drained("orders")) in (31, 32)
+
+
 class TestCredentials:
     SECRET = "hunter2/secret+key"  # noqa: S105 - made up for this test
 
@@ -344,7 +365,9 @@ class TestCredentials:
             ("", "&access_key_env=SHOP_KEY&secret_key_env=SHOP_SECRET", "from-variable"),
         ):
             front.keys.clear()
-            publisher = SqsPublisher(f"sqs://{userinfo}{REGION}/orders?endpoint={front.url}{query}")
+            publisher = SqsPublisher(
+                f"sqs://{userinfo}{REGION}/orders?endpoint=http://127.0.0.1:{front.port}{query}"
+            )
             await publisher.publish(sample_message(), sample_delivery())
             await publisher.close()
             assert set(front.keys) == {key}
@@ -376,7 +399,7 @@ class TestCredentials:
         monkeypatch.setenv("SHOP_TOKEN", "hunter2-session-token")
         texts: list[str] = []
         publisher = SqsPublisher(
-            f"sqs://hunter2access:hunter2secret@{REGION}/orders?endpoint={front.url}&session_token_env=SHOP_TOKEN"
+            f"sqs://hunter2access:hunter2secret@{REGION}/orders?endpoint=http://127.0.0.1:{front.port}&session_token_env=SHOP_TOKEN"
         )
         for answer in (
             None,
