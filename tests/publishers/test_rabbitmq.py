@@ -378,6 +378,18 @@ async def test_a_missing_confirm_ends_by_the_deadline_disturbs_no_other_and_come
     assert await count(channel, queue) == 2, "the late one, which may happen, and the last"
 
 
+async def test_closed_in_mid_publish_ends_at_once_as_retryable(
+    rabbit_server: RabbitServer, queue: aio_pika.abc.AbstractQueue
+) -> None:
+    async with suspended(rabbit_server, queue), opened(rabbit_server, timeout=60) as publisher:
+        batch = [sample_message(queue.name, id=number) for number in range(5)]
+        waiting = asyncio.create_task(publisher.publish_batch(batch, [sample_delivery()] * 5))
+        await asyncio.wait({waiting}, timeout=0.2)
+        await publisher.close()
+        outcomes = await asyncio.wait_for(waiting, 1)
+        assert all(isinstance(outcome, Retryable) for outcome in outcomes), outcomes
+
+
 async def test_a_connection_that_the_broker_closes_is_noticed_at_once(
     rabbit_server: RabbitServer, queue: aio_pika.abc.AbstractQueue
 ) -> None:

@@ -57,15 +57,22 @@ class Connector(Generic[AnyLink]):
         """Allow connections again after `close`."""
         self._is_closed = False
 
+    def check_open(self) -> None:
+        """Make sure that a publish still under way leaves no connection behind that nobody closes.
+
+        Raises:
+            Retryable: the publisher was closed.
+        """
+        if self._is_closed:
+            raise Retryable(f"{self._shown}: not sent: the publisher was closed")
+
     async def get(self, deadline: float) -> AnyLink:
         """Return the connection; where there is none it is made, and concurrent publishes share the attempt.
 
         Raises:
             Retryable: there is none before the deadline (of the monotonic clock), or the attempt failed.
         """
-        if self._is_closed:
-            # A publish that is still under way must not leave a connection behind that nobody closes.
-            raise Retryable(f"{self._shown}: not sent: the publisher was closed")
+        self.check_open()
         task = self._attempt
         if task is None or (task.done() and not _stands(task)):
             task = self._attempt = asyncio.create_task(self._try())

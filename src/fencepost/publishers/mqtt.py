@@ -125,6 +125,8 @@ class MqttPublisher(DestinationPublisher):
 
     async def close(self) -> None:
         """Close the connection; a publish that still waits for its acknowledgement fails as retryable."""
+        if self._single_link is not None:
+            self._connector.discard(self._single_link)
         await self._connector.close()
 
     def _letter(self, message: Message, delivery: Delivery) -> Letter:
@@ -172,6 +174,7 @@ class MqttPublisher(DestinationPublisher):
                 self._single_link = None
 
     async def _deliver_single(self, letter: Letter, deadline: float) -> None:
+        self._connector.check_open()
         link = self._single_link
         if link is None or not link.usable:
             link = self._single_link = await self._connect()

@@ -114,6 +114,10 @@ async def confirmed(link: RabbitLink, lane: Lane, letter: Letter) -> None:
         answer = None
     except (errors.AMQPError, OSError, RuntimeError) as error:
         raise link.failure(f"connection lost before the confirm: {said(error)}") from None
+    except Exception as error:
+        if type(error) is Exception and not error.args:  # how aiormq ends what waits at an orderly close
+            raise link.failure("connection closed before the confirm") from None
+        raise
     if not isinstance(answer, Basic.Ack):
         raise link.failure(f"a queue refused the message (nack); is it full? It went to {place(letter)}")
 
