@@ -128,6 +128,7 @@ async def test_a_worker_leaves_a_destination_that_it_does_not_know_to_those_who_
     async with running(dispatcher(box, {"kafka": old}, [Route("*", to="kafka")])):
         await until(lambda: "queue hook holds messages of a destination" in caplog.text)
         await until(lambda: box.statuses() == {"pending": 3})
+        assert caplog.text.count("holds messages of a destination") == 1
         box.enqueue(2)
         async with running(dispatcher(box, {"hook": hook}, owner="w2")):
             await until(lambda: box.statuses() == {"done": 5})

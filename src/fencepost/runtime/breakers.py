@@ -196,7 +196,7 @@ class Breakers:
         assert version is not None  # noqa: S101 - for the type checker: the caller has looked
         queue = terms.queue
         known = self._open.get(queue)
-        trips = 0 if known is None else known.trips + 1
+        trips = 0 if known is None else known.trips + (failure is not None)
         pause = timedelta(0) if failure is None else self._pause(terms, trips, failure)
         error = None if failure is None else failure.error
         if known is not None:

@@ -76,8 +76,11 @@ class Queues:
 
     def leave(self, queue: str) -> None:
         """Leave a queue to other workers for a while: this one does not know where its messages go."""
+        is_left = self._is_left(queue)
         self._left_until[queue] = time.monotonic() + LEFT_SECONDS
         self._due.pop(queue, None)
+        if is_left:
+            return  # the next message of the same batch
         log.error(
             "queue %s holds messages of a destination that this worker does not know: left to others for %g s; "
             "give it that destination, or its own queues",
@@ -85,8 +88,11 @@ class Queues:
             LEFT_SECONDS,
         )
 
+    def _is_left(self, queue: str) -> bool:
+        return self._left_until.get(queue, 0.0) > time.monotonic()
+
     def _is_served(self, queue: str) -> bool:
-        if self._left_until.get(queue, 0.0) > time.monotonic():
+        if self._is_left(queue):
             return False
         terms = self.terms(queue)
         if terms.problems and queue not in self._told:
