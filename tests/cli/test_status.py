@@ -10,7 +10,17 @@ import psycopg
 import pytest
 
 from fencepost.embedded import PostgresServer
-from tests.cli.program import Program, Result, bury, deliver, enqueue, finish, out_of_reach, read_until
+from tests.cli.program import (
+    Program,
+    Result,
+    bury,
+    deliver,
+    enqueue,
+    finish,
+    open_breaker,
+    out_of_reach,
+    read_until,
+)
 
 Call = Callable[..., Result]
 
@@ -69,6 +79,15 @@ def test_watch_goes_on_until_interrupted_and_leaves_no_transaction_open(configur
         assert open_since == (0,)
     result = finish(process, signal.SIGINT)
     assert (result.code, result.err) == (130, "")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_watch_shows_a_breaker_that_opens(configured: Program, store: str, arguments: tuple[str, ...]) -> None:
+    process = configured.start("status", "--watch", "0.1", *arguments)
+    read_until(process.stdout, "done")
+    open_breaker(store, "hook", "connection refused")
+    assert "hook" in read_until(process.stdout, "connection refused")
+    assert finish(process, signal.SIGINT).code == 130
 
 
 def test_watch_waits_for_a_database_that_goes_away(
