@@ -302,7 +302,9 @@ class TestPermissions:
         )
         batch = [sample_message(id=number) for number in range(21)]
         batch[10] = sample_message("secret.event", id=10)
-        async with opened(rabbit_server, "&exchange=topics", login="topical:pass-topical", timeout=5) as publisher:
+        async with opened(
+            rabbit_server, "&exchange=topics", login="topical:pass-topical", timeout=20
+        ) as publisher:
             outcomes = await publisher.publish_batch(batch, [sample_delivery()] * 21)
             singly = await asyncio.gather(
                 *(publisher.publish(message, sample_delivery()) for message in batch), return_exceptions=True
