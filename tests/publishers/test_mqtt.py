@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
 from fencepost.errors import ConfigError, Permanent, Retryable
-from fencepost.publishers import mqtt_link, mqtt_wire
+from fencepost.publishers import mqtt_link, mqtt_packets
 from fencepost.publishers.mqtt import MAX_TOPIC_BYTES, MqttPublisher, topic_for
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
@@ -116,51 +116,121 @@ class TestTopic:
         assert one != two
 
 
-class TestWire:
-    """paho-mqtt reads and writes the same."""
+def property_block(kind: int, **values: object) -> bytes:
+    """Return properties as paho-mqtt writes them, with their length before them."""
+    properties = MqttProperties(kind)
+    for name, value in values.items():
+        setattr(properties, name, value)
+    return bytes(properties.pack())
 
-    @given(st.text("abc é\N{ROCKET}", max_size=30), st.lists(st.tuples(st.text("ab"), st.text("xyé")), max_size=5))
-    def test_properties_of_a_publish(self, content_type: str, headers: list[tuple[str, str]]) -> None:
-        theirs = MqttProperties(PacketTypes.PUBLISH)
-        theirs.unpack(mqtt_wire.properties(content_type, headers))
-        assert theirs.ContentType == content_type
-        assert list(getattr(theirs, "UserProperty", [])) == headers
 
-    @given(st.text("abc é", max_size=30), st.integers(1, 65_535), st.integers(1, 2**28 - 1), st.booleans())
-    def test_an_answer_with_everything(self, reason: str, receive: int, size: int, has_pair: bool) -> None:
-        theirs = MqttProperties(PacketTypes.CONNACK)
-        theirs.ReasonString = reason
-        theirs.ReceiveMaximum = receive
-        theirs.MaximumPacketSize = size
-        theirs.MaximumQoS = 1
-        theirs.AuthenticationData = b"\xff\x00"
-        if has_pair:
-            theirs.UserProperty = [("a", "b"), ("c", reason)]
-        answer = mqtt_wire.answer(b"\x87" + theirs.pack())
-        assert answer.code == 0x87
-        assert answer.properties[mqtt_wire.REASON_STRING] == reason
-        assert answer.properties[mqtt_wire.RECEIVE_MAXIMUM] == receive
-        assert answer.properties[mqtt_wire.MAXIMUM_PACKET_SIZE] == size
-        assert str(answer).startswith("not authorized (0x87)")
+def packet(first: int, body: bytes) -> bytes:
+    assert len(body) < 128
+    return bytes([first, len(body)]) + body
 
-    @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 7))
-    def test_packets_are_found_however_they_are_cut(self, bodies: list[bytes], step: int) -> None:
-        stream = b"".join(mqtt_wire._packet(0x40, body) for body in bodies)
-        packets = mqtt_wire.Packets()
-        found = [one for at in range(0, len(stream), step) for one in packets.feed(stream[at : at + step])]
-        assert found == [(0x40, body) for body in bodies]
+
+def feed(stream: bytes, step: int = 10**6) -> list[tuple[str, int, str | None]]:
+    packets = mqtt_packets.Packets()
+    return [
+        (type(found).__name__, answer.code, answer.said)
+        for at in range(0, len(stream), step)
+        for found, answer in packets.feed(stream[at : at + step])
+    ]
+
+
+class TestPackets:
+    @given(st.integers(1, 9))
+    def test_packets_are_found_however_they_are_cut(self, step: int) -> None:
+        puback = b"\x00\x07\x87" + property_block(PacketTypes.PUBACK, ReasonString="no é")
+        stream = packet(0x40, b"\x00\x01") + packet(0x40, puback) + packet(0xD0, b"") + packet(0xE0, b"\x8b")
+        assert feed(stream, step) == [
+            ("PubAckPacket", 0, None),
+            ("PubAckPacket", 0x87, "no é"),
+            ("PingRespPacket", 0, None),
+            ("DisconnectPacket", 0x8B, None),
+        ]
+
+    @pytest.mark.parametrize("code", [0x95, 0x9B, 0xA5, 0xFF, 0x01])
+    def test_a_reason_that_the_standard_does_not_list_for_a_packet_is_kept(self, code: int) -> None:
+        short = packet(0x40, bytes([0, 7, code]))
+        long = b"\x00\x07" + bytes([code]) + property_block(PacketTypes.PUBACK, ReasonString="x" * 200)
+        stream = short + bytes([0x40, len(long) & 0x7F | 0x80, len(long) >> 7]) + long
+        stream += packet(0x20, bytes([0, code, 0])) + packet(0xE0, bytes([code]))
+        for step in (1, 10**6):
+            assert feed(stream, step) == [
+                ("PubAckPacket", code, None),
+                ("PubAckPacket", code, "x" * 200),
+                ("ConnAckPacket", code, None),
+                ("DisconnectPacket", code, None),
+            ]
+
+    @pytest.mark.parametrize(
+        ("code", "text"),
+        [
+            (0x95, "packet too large (0x95): why"),
+            (0x86, "bad user name or password (0x86): why"),
+            (0x10, "no matching subscribers (0x10): why"),
+            (0xA5, "reason (0xA5): why"),
+        ],
+    )
+    def test_reasons_have_names(self, code: int, text: str) -> None:
+        assert str(mqtt_packets.Answer(code, "why")) == text
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"\x40\xff\xff\xff\xff\x01",
+            b"\x00\x00",
+            b"\x40\x01\x00",
+            b"\x40\x04\x00\x01\x87\x7f",
+            b"\x40\x07\x00\x01\xa5\x03\x7f\x00\x01",
+            b"\xd0\x01\x00",
+            b"\x20\x02\x00\x00",
+        ],
+    )
+    def test_what_cannot_be_read_is_malformed(self, data: bytes) -> None:
+        with pytest.raises(mqtt_packets.Malformed):
+            feed(data)
+
+    # mqtt5 panics, and says so in three ways.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.parametrize("code", [0x87, 0xA5])
+    def test_text_that_is_not_utf_8_is_malformed(self, code: int) -> None:
+        with pytest.raises(mqtt_packets.Malformed):
+            feed(packet(0x40, bytes([0, 1, code, 5, 0x1F, 0, 2, 0xFF, 0xFE])))
 
     @given(st.binary(max_size=40))
     def test_garbage_is_malformed_and_nothing_else(self, data: bytes) -> None:
-        for read in (mqtt_wire.answer, lambda data: list(mqtt_wire.Packets().feed(data))):
-            with suppress(mqtt_wire.Malformed):
-                read(data)
+        with suppress(mqtt_packets.Malformed):
+            feed(data)
 
-    @given(st.text("abc/", min_size=1, max_size=255), st.binary(max_size=400))
-    def test_the_size_of_a_packet_is_known(self, topic: str, payload: bytes) -> None:
-        block = mqtt_wire.properties("text/plain", [("a", "b")])
-        size = len(mqtt_wire.publish(topic, 7, block, payload))
-        assert size <= mqtt_link.Letter(topic, payload, block).size <= size + 3
+    @pytest.mark.parametrize(
+        ("topic", "content_type", "headers"),
+        [
+            ("x" * 65_536, None, []),
+            ("a", "x" * 65_536, []),
+            ("a", None, [("x", "é" * 32_768)]),
+            ("a", None, [("x", "\ud800")]),
+        ],
+    )
+    def test_what_mqtt_cannot_carry_is_permanent(
+        self, topic: str, content_type: str | None, headers: list[tuple[str, str]]
+    ) -> None:
+        with pytest.raises(Permanent, match="MQTT cannot carry the message"):
+            mqtt_packets.publish(topic, 1, b"", content_type, headers)
+
+    def test_a_payload_larger_than_mqtt_has_is_permanent(self) -> None:
+        with pytest.raises(Permanent, match="MQTT can carry 267386880"):
+            mqtt_packets.publish("a", 1, bytes(mqtt_packets.MAX_PAYLOAD_BYTES + 1), None, [])
+
+    @pytest.mark.parametrize(("user", "password"), [("u" * 65_536, None), ("\udcff", "p"), ("u", "p" * 65_536)])
+    def test_a_login_that_cannot_be_sent_says_so_without_showing_it(self, user: str, password: str | None) -> None:
+        with pytest.raises(ConnectionError, match="user name and password can have") as refused:
+            mqtt_packets.connect("id", 30, user, password)
+        assert len(str(refused.value)) < 100
+
+    def test_a_password_that_is_not_utf_8_goes_as_its_bytes(self) -> None:
+        assert mqtt_packets.connect("id", 30, "u", "\udcff\udcfe").endswith(b"\x00\x02\xff\xfe")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +334,20 @@ class TestTooLarge:
             await publisher.publish(numbered(2, payload=b"x" * (100_000 - sent)), sample_delivery())
             with pytest.raises(Permanent):
                 await publisher.publish(numbered(3, payload=b"x" * (100_001 - sent)), sample_delivery())
+            link = await publisher._connector.get(time.monotonic() + 1)
+            assert link._room._value == 20, "what was not sent takes no part of the Receive Maximum"
         assert await arrived(server) == [2]
+
+    async def test_what_mqtt_cannot_carry_spares_the_neighbours(self, start: Start) -> None:
+        server = start()
+        await subscribe(server)
+        batch = [numbered(number) for number in range(30)]
+        batch[10] = sample_message(id=10, aggregate_id="10", content_type="x" * 70_000)
+        async with opened(server, timeout=5) as publisher:
+            outcomes = await publisher.publish_batch(batch, [sample_delivery()] * 30)
+        assert [place for place, outcome in enumerate(outcomes) if outcome is not None] == [10]
+        assert isinstance(outcomes[10], Permanent)
+        assert await arrived(server) == [number for number in range(30) if number != 10]
 
     @pytest.mark.parametrize("setting", ["message_size_limit 10000", "max_packet_size 10000"])
     async def test_a_limit_that_ends_the_connection_spares_the_neighbours(
@@ -363,21 +446,64 @@ class TestRefusals:
             assert failure.value.unavailable
 
 
-async def test_a_server_that_does_not_speak_mqtt_is_told_at_once() -> None:
-    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        with suppress(OSError):
+@asynccontextmanager
+async def answering(*answers: bytes) -> AsyncIterator[str]:
+    """Yield the URL of something that answers the login, then a message, and says nothing more."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            for asked, answer in zip((b"MQTT", b"order/created"), answers, strict=False):
+                await reader.readuntil(asked)
+                writer.write(answer)
             await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(garbage, "127.0.0.1", 0) as other:
-        port = other.sockets[0].getsockname()[1]
-        publisher = MqttPublisher(f"mqtt://127.0.0.1:{port}?timeout={TIMEOUT}")
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}?timeout={TIMEOUT}"
+
+
+WELCOME = b"\x20\x03\x00\x00\x00"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it does not speak MQTT$"),
+        (b"\x20\x02\x00\x01", "it does not speak MQTT 5 "),
+        (b"\x20\x02\x00\x00", "it does not speak MQTT 5 "),
+        (b"\x20\x03\x00\x84\x00", "it does not speak MQTT 5$"),
+        (b"\x20\x06\x00\x00\x03\x21\x00\x00", "it does not speak MQTT 5 .*Receive maximum"),
+        (b"\x20\x03\x00\xa5\x00", r"it refused the connection: reason \(0xA5\)$"),
+        (b"\x20\x09\x00\x88\x06\x1f\x00\x03why", r"it refused the connection: server unavailable \(0x88\): why$"),
+    ],
+)
+async def test_what_is_no_mqtt_5_broker_or_lets_nobody_in_is_told_at_once(answer: bytes, said: str) -> None:
+    async with answering(answer) as url:
+        publisher = MqttPublisher(url)
         started = time.monotonic()
-        with pytest.raises(Retryable, match=r"cannot connect: .*: it does not speak MQTT") as failure:
+        with pytest.raises(Retryable, match=f"cannot connect: .*: {said}") as failure:
             await publisher.publish(sample_message(), sample_delivery())
         assert failure.value.unavailable
         assert time.monotonic() - started < TIMEOUT
+        await publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (b"\x40\x03\x00\x01\x95", Permanent, r"refused .*: packet too large \(0x95\)$"),
+        (b"\x40\x03\x00\x01\xa5", Retryable, r"refused .*: reason \(0xA5\)$"),
+        (b"\x40\x0a\x00\x01\x97\x06\x1f\x00\x03why", Retryable, r"refused .*: quota exceeded \(0x97\): why$"),
+        (b"\x40\x04\x00\x01\x87\x7f", Retryable, "connection lost before .* what came cannot be read"),
+        (b"\xe0\x01\xa5", Retryable, r"connection lost before .*: reason \(0xA5\)$"),
+    ],
+)
+async def test_what_a_broker_says_of_a_message_is_read(answer: bytes, kind: type[Exception], said: str) -> None:
+    async with answering(WELCOME, answer) as url:
+        publisher = MqttPublisher(url)
+        with pytest.raises(kind, match=said) as failure:
+            await publisher.publish(sample_message(), sample_delivery())
+        assert not getattr(failure.value, "unavailable", False)
         await publisher.close()
 
 

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers import mqtt_wire as wire
+from fencepost.errors import ConfigError, PublishFailure, Retryable
 from fencepost.publishers.address import Address, parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
@@ -29,6 +28,7 @@ from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, 
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
 from fencepost.publishers.headers import CONTENT_TYPE
 from fencepost.publishers.mqtt_link import NO_SUBSCRIBERS, Again, Letter, MqttLink, Suspect
+from fencepost.publishers.mqtt_packets import Answer
 from fencepost.publishers.template import Template, shortened
 
 DEFAULT_TIMEOUT = 8.0
@@ -59,11 +59,15 @@ class MqttPublisher(DestinationPublisher):
             ``timeout`` (seconds, 8), and those of login, TLS and envelope.
 
     Raises:
-        ConfigError: the URL cannot work.
+        ConfigError: mqtt5 is not installed, or the URL cannot work.
     """
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
+        try:
+            import mqtt5  # noqa: F401 - used where packets are made and read
+        except ImportError:
+            raise ConfigError("mqtt destinations need mqtt5: pip install 'fencepost[mqtt]'") from None
         address = parse_address(url, options=OPTIONS)
         if not address.hosts or not all(host for host, _ in address.hosts):
             raise ConfigError(f"{address.display}: name the broker, like mqtt://127.0.0.1:1883")
@@ -133,9 +137,7 @@ class MqttPublisher(DestinationPublisher):
         outgoing = self._envelope.wrap(message, delivery)
         headers = dict(outgoing.headers)
         content_type = headers.pop(CONTENT_TYPE, None)
-        return Letter(
-            topic_for(self._topic, message), outgoing.payload, wire.properties(content_type, headers.items())
-        )
+        return Letter(topic_for(self._topic, message), outgoing.payload, content_type, list(headers.items()))
 
     async def _deliver(self, letters: Sequence[Letter], deadline: float) -> None:
         """Send letters, each to its outcome; what a neighbour took along with the connection goes again."""
@@ -187,8 +189,7 @@ class MqttPublisher(DestinationPublisher):
     ) -> tuple[list[Letter], list[Letter]]:
         """Send letters together; return those to send again, and those that perhaps ended the connection."""
         before, started = link.came_back, time.monotonic()
-        going = [letter for letter in letters if self._fits(letter, link)]
-        requests = [asyncio.create_task(link.acknowledged(letter)) for letter in going]
+        requests = [asyncio.create_task(link.acknowledged(letter)) for letter in letters]
         try:
             await until(deadline, link.gone, *requests)
             if requests and link.gone.done():
@@ -204,7 +205,7 @@ class MqttPublisher(DestinationPublisher):
             self._connector.discard(link)
         again: list[Letter] = []
         suspects: list[Letter] = []
-        for letter, request, is_answered in zip(going, requests, in_time, strict=True):
+        for letter, request, is_answered in zip(letters, requests, in_time, strict=True):
             if not is_answered:
                 letter.outcome = _unanswered(link, letter)
             elif (error := request.exception()) is None:
@@ -220,7 +221,7 @@ class MqttPublisher(DestinationPublisher):
                 raise error
         return again, suspects
 
-    def _judged(self, link: MqttLink, letter: Letter, answer: wire.Answer) -> Exception | None:
+    def _judged(self, link: MqttLink, letter: Letter, answer: Answer) -> Exception | None:
         """Return what the broker's answer means for a message; None is delivered."""
         if answer.code >= 0x80:
             return link.refusal(answer, letter)
@@ -233,15 +234,6 @@ class MqttPublisher(DestinationPublisher):
             self._unheard.add(letter.topic)
             _log.warning("%s: %s (require_subscriber=off; said once for a topic)", self._shown, text)
         return None
-
-    def _fits(self, letter: Letter, link: MqttLink) -> bool:
-        """Tell whether the broker can take it; it would end the connection if not."""
-        if letter.size > link.most_bytes:
-            letter.outcome = Permanent(
-                f"the message is {letter.size} bytes with its headers; "
-                f"the broker accepts {link.most_bytes} (maximum packet size)"
-            )
-        return letter.outcome is None
 
     async def _connect(self) -> MqttLink:
         """Try each broker in its turn, each for its share of the time."""

@@ -8,11 +8,14 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fencepost.errors import Permanent, Retryable
-from fencepost.publishers import mqtt_wire as wire
+from fencepost.publishers import mqtt_packets as packets
 from fencepost.publishers.credentials import redacted
+
+if TYPE_CHECKING:
+    import mqtt5
 
 KEEP_ALIVE = 30
 MAX_PACKET_ID = 65_535
@@ -21,6 +24,7 @@ UNLIMITED = 268_435_460
 """The largest packet that MQTT has: 28 bits of length, and the fixed header."""
 
 NO_SUBSCRIBERS = 0x10
+UNSUPPORTED_VERSION = 0x84
 NOT_AUTHORIZED = 0x87
 HOPELESS = frozenset({0x81, 0x90, 0x95, 0x99})
 """What no retry mends: malformed, topic name invalid, packet too large, payload format invalid."""
@@ -34,15 +38,11 @@ class Letter:
 
     topic: str
     payload: bytes
-    properties: bytes
+    content_type: str | None
+    headers: list[tuple[str, str]]
     is_sent: bool = False
     """Whether any of it may have reached the broker."""
     outcome: Exception | None = None
-
-    @property
-    def size(self) -> int:
-        """The size of its packet, or up to three bytes more."""
-        return 5 + 2 + len(self.topic) + 2 + len(self.properties) + len(self.payload)
 
 
 class Again(Exception):
@@ -70,14 +70,16 @@ class MqttLink(asyncio.Protocol):
         self.most_bytes = UNLIMITED
         """The largest packet that the broker takes."""
         self._transport: asyncio.Transport | None = None
-        self._packets = wire.Packets()
-        self._welcome: asyncio.Future[wire.Answer] = loop.create_future()
-        self._waiting: dict[int, asyncio.Future[wire.Answer]] = {}
+        self._packets = packets.Packets()
+        self._welcome: asyncio.Future[tuple[mqtt5.ConnAckPacket, packets.Answer]] = loop.create_future()
+        self._waiting: dict[int, asyncio.Future[packets.Answer]] = {}
         """By packet identifier. One that is given up keeps its place: its acknowledgement may still come."""
         self._ids = cycle(range(1, MAX_PACKET_ID + 1))
         self._room = asyncio.Semaphore(MAX_PACKET_ID)
         self._queueing = 0
-        self._farewell: wire.Answer | None = None
+        self._farewell: packets.Answer | None = None
+        self._unreadable = ""
+        """What was wrong with what came, where the connection was given up for it."""
         self._alarm: asyncio.TimerHandle | None = None
         self._is_dropped = False
         """Whether it was us who gave the connection up, so that no message is to blame."""
@@ -97,20 +99,19 @@ class MqttLink(asyncio.Protocol):
         Raises:
             Refused: it does not let us in, or only with less than we need.
         """
-        self._write(wire.connect(client_id, KEEP_ALIVE, user, password))
-        answer = await self._welcome
+        self._write(packets.connect(client_id, KEEP_ALIVE, user, password))
+        allowed, answer = await self._welcome
         if answer.code:
-            old = answer.code in (0x01, 0x84)
+            old = answer.code == UNSUPPORTED_VERSION
             raise Refused("it does not speak MQTT 5" if old else f"it refused the connection: {answer}")
-        said = answer.properties
-        if said.get(wire.MAXIMUM_QOS) == 0:
+        if allowed.max_qos == 0:
             raise Refused("it takes QoS 0 only, which acknowledges nothing: allow QoS 1")
         self.is_welcome = True
-        self.most_bytes = int(said.get(wire.MAXIMUM_PACKET_SIZE, UNLIMITED))
-        self._room = asyncio.Semaphore(int(said.get(wire.RECEIVE_MAXIMUM, 0)) or MAX_PACKET_ID)
-        self._ping(int(said.get(wire.SERVER_KEEP_ALIVE, KEEP_ALIVE)) or KEEP_ALIVE, self.came_back)
+        self.most_bytes = allowed.max_packet_size or UNLIMITED
+        self._room = asyncio.Semaphore(allowed.receive_max)
+        self._ping(allowed.server_keep_alive or KEEP_ALIVE, self.came_back)
 
-    async def acknowledged(self, letter: Letter) -> wire.Answer:
+    async def acknowledged(self, letter: Letter) -> packets.Answer:
         """Send a letter and return the broker's acknowledgement of it.
 
         Raises:
@@ -125,19 +126,34 @@ class MqttLink(asyncio.Protocol):
         if self.gone.done() or self._transport is None or self._transport.is_closing():
             raise self._lost(letter)
         packet_id = next(each for each in self._ids if each not in self._waiting)
-        answer: asyncio.Future[wire.Answer] = self._loop.create_future()
+        try:
+            packet = self._packet(letter, packet_id)
+        except Permanent:
+            self._room.release()
+            raise
+        answer: asyncio.Future[packets.Answer] = self._loop.create_future()
         self._waiting[packet_id] = answer
         letter.is_sent = True
-        self._transport.write(wire.publish(letter.topic, packet_id, letter.properties, letter.payload))
+        self._transport.write(packet)
         try:
             return await answer
         except ConnectionError:
             raise self._lost(letter) from None
 
+    def _packet(self, letter: Letter, packet_id: int) -> bytes:
+        """Return the packet of a letter, if the broker can take it: it would end the connection if not."""
+        packet = packets.publish(letter.topic, packet_id, letter.payload, letter.content_type, letter.headers)
+        if len(packet) > self.most_bytes:
+            raise Permanent(
+                f"the message is {len(packet)} bytes with its headers; "
+                f"the broker accepts {self.most_bytes} (maximum packet size)"
+            )
+        return packet
+
     async def end(self) -> None:
         self._is_dropped = True
         if self._transport is not None:
-            self._write(wire.GOODBYE)
+            self._write(packets.goodbye())
             self._transport.close()
             await self.gone
 
@@ -163,32 +179,41 @@ class MqttLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.came_back += 1
         self._confirm_at_once()
-        if not self._welcome.done() and self.came_back == 1 and data[0] != wire.CONNACK:
-            self._welcome.set_exception(Refused("it does not speak MQTT"))
+        if not self._welcome.done() and self.came_back == 1 and data[0] != packets.CONNACK:
+            self._refuse("it does not speak MQTT")
             self._drop()
             return
         try:
-            for first, body in self._packets.feed(data):
-                self._handle(first, body)
-        except wire.Malformed:
+            for packet, answer in self._packets.feed(data):
+                self._handle(packet, answer)
+        except packets.Malformed as error:
+            self._refuse(f"it does not speak MQTT 5 ({error})")
+            self._unreadable = str(error)
             self._drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
 
-    def _handle(self, first: int, body: bytes) -> None:
-        if first == wire.PUBACK:
-            answer = self._waiting.pop(int.from_bytes(body[:2]), None)
-            if answer is not None:
+    def _handle(self, packet: mqtt5.Packet, answer: packets.Answer) -> None:
+        import mqtt5
+
+        if isinstance(packet, mqtt5.PubAckPacket):
+            waiting = self._waiting.pop(packet.packet_id, None)
+            if waiting is not None:
                 self._room.release()
-                if not answer.done():
-                    answer.set_result(wire.answer(body[2:]))
-        elif first == wire.CONNACK:
+                if not waiting.done():
+                    waiting.set_result(answer)
+        elif isinstance(packet, mqtt5.ConnAckPacket):
             if not self._welcome.done():
-                self._welcome.set_result(wire.answer(body[1:]))
-        elif first == wire.DISCONNECT:
-            self._farewell = wire.answer(body)
+                self._welcome.set_result((packet, answer))
+        elif isinstance(packet, mqtt5.DisconnectPacket):
+            self._farewell = answer
             self._drop()
+
+    def _refuse(self, text: str) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(Refused(text))
+            self._welcome.exception()  # nobody may be waiting
 
     def _drop(self) -> None:
         if self._transport is not None:
@@ -202,9 +227,7 @@ class MqttLink(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         said = f": {self._farewell}" if self._farewell is not None else " during the login"
-        if not self._welcome.done():
-            self._welcome.set_exception(Refused(f"it closed the connection{said}"))
-            self._welcome.exception()  # nobody may be waiting
+        self._refuse(f"it closed the connection{said}")
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(ConnectionError())
@@ -214,6 +237,8 @@ class MqttLink(asyncio.Protocol):
     def _lost(self, letter: Letter) -> Exception:
         farewell = self._farewell
         said = f": {farewell}" if farewell is not None else ""
+        if self._unreadable:
+            said = f": what came cannot be read ({self._unreadable})"
         if self._is_dropped:
             unsent = "" if letter.is_sent else "not sent: "
             return self.failure(f"{unsent}connection given up before the acknowledgement")
@@ -225,7 +250,7 @@ class MqttLink(asyncio.Protocol):
             return self.refusal(farewell, letter)
         return self.failure(f"connection lost before the acknowledgement of topic {letter.topic!r}{said}")
 
-    def refusal(self, answer: wire.Answer, letter: Letter) -> Exception:
+    def refusal(self, answer: packets.Answer, letter: Letter) -> Exception:
         """Return how a publish failed that the broker refused with this answer."""
         text = f"refused for topic {letter.topic!r}: {answer}"
         if answer.code in HOPELESS:
@@ -239,7 +264,7 @@ class MqttLink(asyncio.Protocol):
         if self.came_back == before and self._alarm is not None:
             self._drop()
             return
-        self._write(wire.PING)
+        self._write(packets.ping())
         self._alarm = self._loop.call_later(seconds / 2, self._ping, seconds, self.came_back)
 
     def _write(self, packet: bytes) -> None:
