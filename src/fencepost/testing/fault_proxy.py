@@ -74,7 +74,8 @@ class FaultProxy:
     def start(self) -> Self:
         """Listen on a free port of 127.0.0.1. Does nothing when it runs already."""
         if self._loop is None:
-            self._loop = loop = asyncio.new_event_loop()
+            # Asyncio's own, whatever the policy: uvloop gives no socket away once a connection ends.
+            self._loop = loop = asyncio.SelectorEventLoop()
             self._thread = threading.Thread(target=loop.run_forever, name="fault-proxy", daemon=True)
             self._thread.start()
             self.heal()
