@@ -445,11 +445,23 @@ def test_on_the_dispatchers_own_loop_it_delivers_gives_up_and_recovers(
                     await publisher.publish(sample_message("e"), sample_delivery())
                 proxy.heal()
                 await publisher.publish(sample_message("e"), sample_delivery())
+                await _cut_right_before_the_send(publisher)
             return len(await server.entries("e"))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         # The black hole's own message may still arrive: what TCP has taken, it delivers.
         assert runner.run(scenario()) in (32, 33)
+
+
+async def _cut_right_before_the_send(publisher: RedisPublisher) -> None:
+    """Where asyncio's own loop would take what is written to a closed transport, uvloop raises RuntimeError."""
+    link = publisher._idle[0]
+    assert link.transport is not None
+    link.transport.abort()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publisher, "_is_fresh", lambda _: asyncio.sleep(0, result=True))
+        with pytest.raises(Retryable, match="connection lost before the answer"):
+            await publisher.publish(sample_message("e"), sample_delivery())
 
 
 async def _is_open(publisher: RedisPublisher) -> bool:

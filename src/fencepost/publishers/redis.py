@@ -218,7 +218,10 @@ class RedisPublisher(DestinationPublisher):
             left = talk.deadline - time.monotonic() - WAIT_MARGIN
             commands.append(["WAIT", self._replicas, max(1, int(left * 1_000))])  # 0 would be for ever
         talk.sent |= {entry.place for piece in pieces for entry in piece}
-        await connection.send_packed_command(connection.pack_commands(commands))
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+        except RuntimeError as error:  # uvloop's word for a transport that is closed
+            raise ConnectionResetError(str(error)) from error
         misled = False
         stored: list[int] = []
         for piece in pieces:
