@@ -125,30 +125,33 @@ class MqttLink(asyncio.Protocol):
             self._queueing -= 1
         if self.gone.done() or self._transport is None or self._transport.is_closing():
             raise self._lost(letter)
-        packet_id = next(each for each in self._ids if each not in self._waiting)
         try:
-            packet = self._packet(letter, packet_id)
+            answer = self._sent(letter, self._transport)
         except Permanent:
             self._room.release()
             raise
-        answer: asyncio.Future[packets.Answer] = self._loop.create_future()
-        self._waiting[packet_id] = answer
-        letter.is_sent = True
-        self._transport.write(packet)
         try:
             return await answer
         except ConnectionError:
             raise self._lost(letter) from None
 
-    def _packet(self, letter: Letter, packet_id: int) -> bytes:
-        """Return the packet of a letter, if the broker can take it: it would end the connection if not."""
+    def _sent(self, letter: Letter, transport: asyncio.Transport) -> asyncio.Future[packets.Answer]:
+        """Send a letter and return its answer to be; no copy of its payload is kept until that comes.
+
+        Raises:
+            Permanent: the broker cannot take it, and would end the connection.
+        """
+        packet_id = next(each for each in self._ids if each not in self._waiting)
         packet = packets.publish(letter.topic, packet_id, letter.payload, letter.content_type, letter.headers)
         if len(packet) > self.most_bytes:
             raise Permanent(
                 f"the message is {len(packet)} bytes with its headers; "
                 f"the broker accepts {self.most_bytes} (maximum packet size)"
             )
-        return packet
+        answer = self._waiting[packet_id] = self._loop.create_future()
+        letter.is_sent = True
+        transport.write(packet)
+        return answer
 
     async def end(self) -> None:
         self._is_dropped = True
