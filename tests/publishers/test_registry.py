@@ -157,7 +157,11 @@ def test_a_bad_url_is_a_config_error_that_says_what_is_wrong(url: str, text: str
 
 @pytest.mark.parametrize(
     ("url", "module", "extra"),
-    [("http://h", "httpx", "fencepost[http]"), ("nats://h", "nats.aio.client", "fencepost[nats]")],
+    [
+        ("http://h", "httpx", "fencepost[http]"),
+        ("nats://h", "nats.aio.client", "fencepost[nats]"),
+        ("mqtt://h", "mqtt5", "fencepost[mqtt]"),
+    ],
 )
 def test_a_missing_client_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, url: str, module: str, extra: str

@@ -37,7 +37,7 @@ BUILT_IN: Mapping[str, str] = {
 }
 EXTRAS = (
     "pip install 'fencepost[http]' for http and https, 'fencepost[rabbitmq]' for amqp and amqps, "
-    "'fencepost[aws]' for sqs and sns, and kafka, nats, redis by their names; mqtt needs none"
+    "'fencepost[aws]' for sqs and sns, and kafka, mqtt, nats, redis by their names"
 )
 
 
