@@ -64,6 +64,13 @@ class Disabled:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """It is for a destination that only other workers know: given back to them, however old it is."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Routed:
     """Not published here: it goes to these destinations, each of which gets a message of its own."""
 
@@ -82,7 +89,7 @@ class Unstarted:
     """Never started: given back."""
 
 
-Result = Delivered | Failed | TimedOut | Deferred | Refused | Disabled | Routed | Cancelled | Unstarted
+Result = Delivered | Failed | TimedOut | Deferred | Refused | Disabled | Foreign | Routed | Cancelled | Unstarted
 
 # --- what it does to the row ---------------------------------------------------------------------------
 
@@ -185,8 +192,9 @@ def decide(
             return _defer(delay, reason, policy, age)
         case Routed(destinations=destinations):
             return Expand(destinations)
-        case Disabled(error=error):
-            return Reschedule(Event.OUTAGE, timedelta(0), error, refund_attempt=True)
+        case Foreign(error=error) | Disabled(error=error):
+            # Not a failure of this message: it waits for others, or for a person.
+            return Reschedule(Event.DEFER, timedelta(0), error, refund_attempt=True)
         case TimedOut() | Failed():
             return _retry(result, policy, attempt, age, fraction, is_outage)
 

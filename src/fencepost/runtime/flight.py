@@ -16,9 +16,9 @@ from fencepost.core.outcome import (
     DONE,
     Action,
     Cancelled,
-    Deferred,
     Disabled,
     Failed,
+    Foreign,
     Refused,
     Result,
     Routed,
@@ -338,7 +338,7 @@ class Flight:
         event_type, queue = storable(holding.claimed.message.event_type, 200), holding.terms.queue
         if target is FOREIGN:
             self._on_foreign(queue)
-            return Deferred(timedelta(0), f"queue {queue} is no destination of worker {self._settings.owner}")
+            return Foreign(f"queue {queue} is no destination of worker {self._settings.owner}")
         return Refused(f"no route for event type {event_type!r} in queue {queue}", unroutable=True)
 
     async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
