@@ -21,7 +21,7 @@ import boto3  # type: ignore[import-untyped]  # has no types
 import pytest
 from botocore.config import Config  # type: ignore[import-untyped]  # has no types
 
-from fencepost.publishers.aws_entry import ENCODING, HEADERS, decode_body
+from fencepost.publishers.aws.entry import ENCODING, HEADERS, decode_body
 from fencepost.testing.publisher_conformance import Received, received_from
 
 REQUIRE = "FENCEPOST_REQUIRE_SERVERS"

@@ -14,7 +14,7 @@ from fencepost.core.records import Message
 from fencepost.errors import ConfigError
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import as_publisher
-from fencepost.publishers.http import HttpPublisher
+from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.testing import RecordingPublisher, sample_delivery, sample_message
 
 seen: list[tuple[Any, ...]] = []

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from fencepost.publishers.sns import SnsPublisher
-from fencepost.publishers.sqs import SqsPublisher
+from fencepost.publishers.aws.sns import SnsPublisher
+from fencepost.publishers.aws.sqs import SqsPublisher
 from fencepost.testing.publisher_conformance import FaultProxy, PublisherConformance, PublisherHarness, Received
 from tests.publishers.conftest import free_port
 from tests.publishers.moto_server import ACCOUNT, REGION, MotoServer, aws_environment, decoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fencepost.publishers.http import HttpPublisher
+from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.testing.publisher_conformance import (
     FaultProxy,
     PublisherConformance,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.publishers.kafka import KafkaPublisher
+from fencepost.publishers.kafka.publisher import KafkaPublisher
 from fencepost.testing.publisher_conformance import (
     FaultProxy,
     PublisherConformance,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.publishers.mqtt import MqttPublisher
+from fencepost.publishers.mqtt.publisher import MqttPublisher
 from fencepost.testing.publisher_conformance import (
     FaultProxy,
     PublisherConformance,

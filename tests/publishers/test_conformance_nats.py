@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js.errors import NotFoundError
 
-from fencepost.publishers.nats import NatsPublisher
+from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.testing.publisher_conformance import (
     FaultProxy,
     PublisherConformance,

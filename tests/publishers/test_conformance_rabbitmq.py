@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fencepost.publishers.rabbitmq import RabbitPublisher
+from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.testing.publisher_conformance import (
     FaultProxy,
     PublisherConformance,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.publishers.redis import RedisPublisher
+from fencepost.publishers.redis.publisher import RedisPublisher
 from fencepost.testing.publisher_conformance import FaultProxy, PublisherConformance, PublisherHarness, Received
 from tests.publishers.conftest import free_port
 from tests.publishers.redis_server import RedisServer

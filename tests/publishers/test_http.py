@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from fencepost.errors import ConfigError, Gone, Permanent, PublishFailure, Retryable
 from fencepost.publishers.base import LEASE_MARGIN
-from fencepost.publishers.http import HttpPublisher
-from fencepost.publishers.http_connections import MAX_BODY_BYTES
-from fencepost.publishers.retry_after import MAX_RETRY_AFTER, retry_after
+from fencepost.publishers.http.connections import MAX_BODY_BYTES
+from fencepost.publishers.http.publisher import HttpPublisher
+from fencepost.publishers.http.retry_after import MAX_RETRY_AFTER, retry_after
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.http_receiver import Answer, HttpReceiver, plain
 

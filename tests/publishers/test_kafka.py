@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError
 
 from fencepost.core.records import Message
 from fencepost.errors import Permanent, Retryable
-from fencepost.publishers.kafka import KafkaPublisher
-from fencepost.publishers.kafka_options import Order
+from fencepost.publishers.kafka.options import Order
+from fencepost.publishers.kafka.publisher import KafkaPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.conftest import free_port
 from tests.publishers.kafka_server import MockCluster, TansuServer, create_topics, headers_of, stored

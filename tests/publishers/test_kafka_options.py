@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import ConfigError
-from fencepost.publishers.kafka import KafkaPublisher
-from fencepost.publishers.kafka_options import MAX_TOPIC_CHARS, Order, Settings, Topic
+from fencepost.publishers.kafka.options import MAX_TOPIC_CHARS, Order, Settings, Topic
+from fencepost.publishers.kafka.publisher import KafkaPublisher
 from fencepost.testing import sample_message
 
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
 from fencepost.errors import ConfigError, Permanent, Retryable
-from fencepost.publishers import mqtt_link, mqtt_packets
-from fencepost.publishers.mqtt import MAX_TOPIC_BYTES, MqttPublisher, topic_for
+from fencepost.publishers.mqtt import link as mqtt_link
+from fencepost.publishers.mqtt import packets as mqtt_packets
+from fencepost.publishers.mqtt.publisher import MAX_TOPIC_BYTES, MqttPublisher, topic_for
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.fault_proxy import FaultProxy

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from nats.aio.msg import Msg
 
 from fencepost.errors import Permanent, PublishFailure, Retryable
-from fencepost.publishers.nats import NatsPublisher
-from fencepost.publishers.nats_subject import MAX_SUBJECT_CHARS, Subject
+from fencepost.publishers.nats.publisher import NatsPublisher
+from fencepost.publishers.nats.subject import MAX_SUBJECT_CHARS, Subject
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.nats_server import NatsServer
 

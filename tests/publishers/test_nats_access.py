@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from fencepost.errors import ConfigError, Retryable
-from fencepost.publishers.nats import NatsPublisher
+from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.nats_server import NatsServer
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from fencepost.core.records import Message
 from fencepost.errors import Permanent, Retryable
 from fencepost.publishers.batching import BEHIND
-from fencepost.publishers.nats import NatsPublisher
+from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.nats_server import NatsServer
 from tests.publishers.test_nats import SLACK, TIMEOUT, add_stream, client_of, opened, stored

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fencepost.errors import ConfigError, Retryable
 from fencepost.publishers.address import parse_address
-from fencepost.publishers.http import HttpPublisher
-from fencepost.publishers.private_addresses import Neighbourhood, literal
+from fencepost.publishers.http.private_addresses import Neighbourhood, literal
+from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.http_receiver import HttpReceiver
 

@@ -21,8 +21,8 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers.rabbitmq import RabbitPublisher
-from fencepost.publishers.rabbitmq_letter import MAX_SHORT_BYTES, Letter, routing_key_for
+from fencepost.publishers.rabbitmq.letter import MAX_SHORT_BYTES, Letter, routing_key_for
+from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.fault_proxy import FaultProxy

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers import redis_stream
-from fencepost.publishers.redis import MAX_CONNECTIONS, RedisPublisher
-from fencepost.publishers.redis_stream import MAX_STREAM_BYTES, stream_for
+from fencepost.publishers.redis import stream as redis_stream
+from fencepost.publishers.redis.publisher import MAX_CONNECTIONS, RedisPublisher
+from fencepost.publishers.redis.stream import MAX_STREAM_BYTES, stream_for
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy

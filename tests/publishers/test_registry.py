@@ -12,8 +12,8 @@ from fencepost.core.records import Message
 from fencepost.errors import ConfigError
 from fencepost.publishers import registry
 from fencepost.publishers.base import Delivery, DestinationPublisher
-from fencepost.publishers.http import HttpPublisher
-from fencepost.publishers.nats import NatsPublisher
+from fencepost.publishers.http.publisher import HttpPublisher
+from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.publishers.registry import known_schemes, publisher_for
 from fencepost.publishers.stdout import StdoutPublisher
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fencepost.errors import ConfigError, Permanent, Retryable
-from fencepost.publishers.sns import DEFAULT_MAX_BYTES, SnsPublisher
+from fencepost.publishers.aws.sns import DEFAULT_MAX_BYTES, SnsPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.conftest import free_port
 from tests.publishers.moto_server import ACCOUNT, REGION, MotoServer, attributes_of, aws_environment, decoded

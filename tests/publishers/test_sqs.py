@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers.aws_entry import MAX_GROUP_CHARS, decode_body, encoded_body, group_id
-from fencepost.publishers.sqs import SqsPublisher
+from fencepost.publishers.aws.entry import MAX_GROUP_CHARS, decode_body, encoded_body, group_id
+from fencepost.publishers.aws.sqs import SqsPublisher
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy
 from tests.publishers.aws_front import AwsFront, error

@@ -14,7 +14,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from fencepost.errors import ConfigError, Permanent, Retryable
-from fencepost.publishers.http import HttpPublisher
+from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.http_receiver import HttpReceiver, Request, plain
 
@@ -69,7 +69,7 @@ async def test_the_timestamp_is_that_of_the_attempt(
     write(EXAMPLE)
     publisher = HttpPublisher(url)
     for instant in (1_674_087_231.9, 1_674_090_000.0):
-        monkeypatch.setattr("fencepost.publishers.http.time.time", lambda instant=instant: instant)
+        monkeypatch.setattr("fencepost.publishers.http.publisher.time.time", lambda instant=instant: instant)
         await publisher.publish(sample_message(), sample_delivery())
     await publisher.close()
     assert [one.header("webhook-timestamp") for one in receiver.requests] == ["1674087231", "1674090000"]
@@ -82,7 +82,7 @@ async def test_a_known_answer() -> None:
     from datetime import UTC, datetime
 
     from fencepost.publishers.address import parse_address
-    from fencepost.publishers.webhook_signature import Signer
+    from fencepost.publishers.http.webhook_signature import Signer
 
     os.environ["FENCEPOST_TEST_SECRET"] = EXAMPLE
     try:

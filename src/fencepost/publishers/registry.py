@@ -21,18 +21,18 @@ __all__ = ["known_schemes", "masked", "publisher_for"]
 GROUP = "fencepost.publishers"
 
 BUILT_IN: Mapping[str, str] = {
-    "amqp": "fencepost.publishers.rabbitmq:RabbitPublisher",
-    "amqps": "fencepost.publishers.rabbitmq:RabbitPublisher",
-    "http": "fencepost.publishers.http:HttpPublisher",
-    "https": "fencepost.publishers.http:HttpPublisher",
-    "kafka": "fencepost.publishers.kafka:KafkaPublisher",
-    "mqtt": "fencepost.publishers.mqtt:MqttPublisher",
-    "mqtts": "fencepost.publishers.mqtt:MqttPublisher",
-    "nats": "fencepost.publishers.nats:NatsPublisher",
-    "redis": "fencepost.publishers.redis:RedisPublisher",
-    "rediss": "fencepost.publishers.redis:RedisPublisher",
-    "sns": "fencepost.publishers.sns:SnsPublisher",
-    "sqs": "fencepost.publishers.sqs:SqsPublisher",
+    "amqp": "fencepost.publishers.rabbitmq.publisher:RabbitPublisher",
+    "amqps": "fencepost.publishers.rabbitmq.publisher:RabbitPublisher",
+    "http": "fencepost.publishers.http.publisher:HttpPublisher",
+    "https": "fencepost.publishers.http.publisher:HttpPublisher",
+    "kafka": "fencepost.publishers.kafka.publisher:KafkaPublisher",
+    "mqtt": "fencepost.publishers.mqtt.publisher:MqttPublisher",
+    "mqtts": "fencepost.publishers.mqtt.publisher:MqttPublisher",
+    "nats": "fencepost.publishers.nats.publisher:NatsPublisher",
+    "redis": "fencepost.publishers.redis.publisher:RedisPublisher",
+    "rediss": "fencepost.publishers.redis.publisher:RedisPublisher",
+    "sns": "fencepost.publishers.aws.sns:SnsPublisher",
+    "sqs": "fencepost.publishers.aws.sqs:SqsPublisher",
     "stdout": "fencepost.publishers.stdout:StdoutPublisher",
 }
 EXTRAS = (

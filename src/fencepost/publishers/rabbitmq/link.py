@@ -1,4 +1,4 @@
-"""A connection to RabbitMQ and its channels, as `fencepost.publishers.rabbitmq` uses them.
+"""A connection to RabbitMQ and its channels, as `fencepost.publishers.rabbitmq.publisher` uses them.
 
 aiormq does the protocol. What it does not do is done here: its connection can be dropped at once (its own close
 waits minutes for a frozen broker), it is known whether anything came back, and its loggers stay silent about us,

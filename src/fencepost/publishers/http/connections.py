@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import h11
 
 from fencepost.errors import Retryable
-from fencepost.publishers.http_network import Network, Stream
+from fencepost.publishers.http.network import Network, Stream
 
 KEEP_IDLE_SECONDS = 4.0
 """Many servers close an idle connection after five seconds; a request that crosses that is lost on its way."""

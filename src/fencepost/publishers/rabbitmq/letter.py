@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fencepost.core.records import Message
 from fencepost.errors import Permanent
-from fencepost.publishers.rabbitmq_link import Lane, RabbitLink, mark_as_ours, said
+from fencepost.publishers.rabbitmq.link import Lane, RabbitLink, mark_as_ours, said
 from fencepost.publishers.template import Template, shortened
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from fencepost.publishers.address import parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
-from fencepost.publishers.nats_access import ACCESS_OPTIONS, Access
-from fencepost.publishers.nats_link import Link, Request
-from fencepost.publishers.nats_subject import Subject
+from fencepost.publishers.nats.access import ACCESS_OPTIONS, Access
+from fencepost.publishers.nats.link import Link, Request
+from fencepost.publishers.nats.subject import Subject
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -50,7 +50,7 @@ class NatsPublisher(DestinationPublisher):
 
     Args:
         url: ``nats://[user:password@|token@]host[:port][,host[:port]…]`` with any of the options ``subject``
-            (a template, default ``{event_type}``; see `fencepost.publishers.nats_subject`), ``stream`` (the stream
+            (a template, default ``{event_type}``; see `fencepost.publishers.nats.subject`), ``stream`` (the stream
             that must acknowledge), ``timeout`` (seconds, 8), and those of login, TLS and envelope.
 
     Raises:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fencepost.errors import ConfigError
-from fencepost.publishers.aws import AwsPublisher
-from fencepost.publishers.aws_address import OPTIONS
+from fencepost.publishers.aws.address import OPTIONS
+from fencepost.publishers.aws.base import AwsPublisher
 
 __all__ = ["OPTIONS", "SnsPublisher"]
 

@@ -11,8 +11,8 @@ from itertools import cycle
 from typing import TYPE_CHECKING, cast
 
 from fencepost.errors import Permanent, Retryable
-from fencepost.publishers import mqtt_packets as packets
 from fencepost.publishers.credentials import redacted
+from fencepost.publishers.mqtt import packets
 
 if TYPE_CHECKING:
     import mqtt5

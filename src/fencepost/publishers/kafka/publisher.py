@@ -33,12 +33,12 @@ from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
 from fencepost.publishers.envelope import Envelope
-from fencepost.publishers.kafka_options import OPTIONS, Order, Settings
+from fencepost.publishers.kafka.options import OPTIONS, Order, Settings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-    from fencepost.publishers.kafka_client import Client, Record, Shipment
+    from fencepost.publishers.kafka.client import Client, Record, Shipment
 
 __all__ = ["OPTIONS", "KafkaPublisher"]
 
@@ -55,7 +55,7 @@ class KafkaPublisher(DestinationPublisher):
 
     Args:
         url: ``kafka://[user:password@]host[:port][,host[:port]…]`` with any of the options ``topic`` (a template,
-            default ``{event_type}``; see `fencepost.publishers.kafka_options.Topic`), ``timeout`` (seconds, 8),
+            default ``{event_type}``; see `fencepost.publishers.kafka.options.Topic`), ``timeout`` (seconds, 8),
             ``partitioner``, ``compression``, ``tls``, ``sasl``, ``auto_create``, those of login, TLS and envelope,
             and properties of librdkafka as ``rdkafka.<name>``.
 
@@ -68,7 +68,8 @@ class KafkaPublisher(DestinationPublisher):
         try:
             import confluent_kafka
 
-            from fencepost.publishers import kafka_client, kafka_failures
+            from fencepost.publishers.kafka import client as kafka_client
+            from fencepost.publishers.kafka import failures as kafka_failures
         except ImportError:
             raise ConfigError("kafka destinations need confluent-kafka: pip install 'fencepost[kafka]'") from None
         self._kafka, self._client_module, self._failures = confluent_kafka, kafka_client, kafka_failures

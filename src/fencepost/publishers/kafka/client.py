@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fencepost.errors import ConfigError
 from fencepost.publishers.credentials import redacted
-from fencepost.publishers.kafka_failures import ALL_DOWN, LOGIN_REFUSED, OUT_OF_STEP, describe
+from fencepost.publishers.kafka.failures import ALL_DOWN, LOGIN_REFUSED, OUT_OF_STEP, describe
 
 POLL_SECONDS = 0.1
 """How long the thread may sleep where nothing is reported; purged messages wake it at once."""

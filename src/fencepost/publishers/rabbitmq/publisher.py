@@ -28,7 +28,7 @@ from fencepost.publishers.connector import CONNECT_SHARE, Connector, retrieve, u
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
 from fencepost.publishers.headers import CONTENT_TYPE, encode_value
-from fencepost.publishers.rabbitmq_letter import (
+from fencepost.publishers.rabbitmq.letter import (
     Again,
     Letter,
     Suspect,
@@ -38,7 +38,7 @@ from fencepost.publishers.rabbitmq_letter import (
     short,
     too_large,
 )
-from fencepost.publishers.rabbitmq_link import (
+from fencepost.publishers.rabbitmq.link import (
     HEARTBEAT_SECONDS,
     Lane,
     RabbitLink,

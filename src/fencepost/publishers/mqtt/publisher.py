@@ -27,8 +27,8 @@ from fencepost.publishers.connector import CONNECT_SHARE, Connector, retrieve, u
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
 from fencepost.publishers.headers import CONTENT_TYPE
-from fencepost.publishers.mqtt_link import NO_SUBSCRIBERS, Again, Letter, MqttLink, Suspect
-from fencepost.publishers.mqtt_packets import Answer
+from fencepost.publishers.mqtt.link import NO_SUBSCRIBERS, Again, Letter, MqttLink, Suspect
+from fencepost.publishers.mqtt.packets import Answer
 from fencepost.publishers.template import Template, shortened
 
 DEFAULT_TIMEOUT = 8.0

@@ -1,4 +1,4 @@
-"""The packets of MQTT 5, for `fencepost.publishers.mqtt_link`; mqtt5 writes and reads them.
+"""The packets of MQTT 5, for `fencepost.publishers.mqtt.link`; mqtt5 writes and reads them.
 
 In one respect what a broker says is taken less strictly than mqtt5 takes it: a reason that the standard does not
 list for a packet is kept (mosquitto puts "packet too large" into a PUBACK). It is about one message, and what

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers import aws_failures
 from fencepost.publishers.address import Address, parse_address
-from fencepost.publishers.aws_address import OPTIONS, SECRETS, endpoint_of, place_of, secrets_of
-from fencepost.publishers.aws_entry import Entry, group_id, make_entry, packed
+from fencepost.publishers.aws import failures as aws_failures
+from fencepost.publishers.aws.address import OPTIONS, SECRETS, endpoint_of, place_of, secrets_of
+from fencepost.publishers.aws.entry import Entry, group_id, make_entry, packed
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes, rounds
 from fencepost.publishers.connector import CLOSE_SECONDS, Connector

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers import redis_stream
 from fencepost.publishers.address import Address, parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.batching import Outcomes
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
-from fencepost.publishers.redis_stream import (
+from fencepost.publishers.redis import stream
+from fencepost.publishers.redis.stream import (
     HINTS,
     MISLED,
     TOO_LARGE,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 8.0
 DEFAULT_PORT = 6379
-OPTIONS = frozenset({"timeout", "wait_replicas"}) | redis_stream.OPTIONS | LOGIN_OPTIONS | TLS_OPTIONS
+OPTIONS = frozenset({"timeout", "wait_replicas"}) | stream.OPTIONS | LOGIN_OPTIONS | TLS_OPTIONS
 
 MAX_CONNECTIONS = 8
 MAX_REPLICAS = 100

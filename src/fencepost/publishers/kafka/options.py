@@ -53,7 +53,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9._\-]")
 
 
 class Order(Enum):
-    """How messages are handed to one producer; see `fencepost.publishers.kafka` for why there are three."""
+    """How messages are handed to one producer; see `fencepost.publishers.kafka.publisher`: there are three."""
 
     FREE = "free"
     """No two messages of one key at a time: five requests in flight, and each failure is one message's own."""

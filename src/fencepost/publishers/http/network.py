@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 from typing import cast
 
 from fencepost.errors import Retryable
-from fencepost.publishers.private_addresses import Neighbourhood
+from fencepost.publishers.http.private_addresses import Neighbourhood
 
 MAX_ADDRESSES = 4
 """How many of a name's addresses are tried."""

@@ -20,13 +20,13 @@ from fencepost.publishers.address import Address, parse_address
 from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
 from fencepost.publishers.credentials import TLS_OPTIONS, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
-from fencepost.publishers.http_authorization import AUTHORIZATION_OPTIONS, Authorization
-from fencepost.publishers.private_addresses import OPTION, Neighbourhood, literal
-from fencepost.publishers.retry_after import retry_after
-from fencepost.publishers.webhook_signature import SECRET_OPTIONS, Signer
+from fencepost.publishers.http.authorization import AUTHORIZATION_OPTIONS, Authorization
+from fencepost.publishers.http.private_addresses import OPTION, Neighbourhood, literal
+from fencepost.publishers.http.retry_after import retry_after
+from fencepost.publishers.http.webhook_signature import SECRET_OPTIONS, Signer
 
 if TYPE_CHECKING:
-    from fencepost.publishers.http_connections import Answer, Connections
+    from fencepost.publishers.http.connections import Answer, Connections
 
 DEFAULT_TIMEOUT = 8.0
 DEFAULT_MAX_CONNECTIONS = 100
@@ -62,8 +62,8 @@ class HttpPublisher(DestinationPublisher):
         try:
             import httpx
 
-            from fencepost.publishers.http_connections import Connections
-            from fencepost.publishers.http_network import Network
+            from fencepost.publishers.http.connections import Connections
+            from fencepost.publishers.http.network import Network
         except ImportError:
             raise ConfigError("http and https destinations need httpx: pip install 'fencepost[http]'") from None
         address = parse_address(url, options=OPTIONS)

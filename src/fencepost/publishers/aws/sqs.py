@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from fencepost.publishers.aws import LARGEST, AwsPublisher
-from fencepost.publishers.aws_address import OPTIONS
+from fencepost.publishers.aws.address import OPTIONS
+from fencepost.publishers.aws.base import LARGEST, AwsPublisher
 
 __all__ = ["OPTIONS", "SqsPublisher"]
 

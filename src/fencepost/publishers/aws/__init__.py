@@ -1,0 +1,1 @@
+"""``sqs://`` and ``sns://``: what both share, and each of them."""

@@ -1,0 +1,1 @@
+"""``http://`` and ``https://``: webhooks."""

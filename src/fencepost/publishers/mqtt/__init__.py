@@ -1,0 +1,1 @@
+"""``mqtt://`` and ``mqtts://``: MQTT 5."""

@@ -1,0 +1,1 @@
+"""``amqp://`` and ``amqps://``: RabbitMQ."""
