@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fencepost import Delivery, Dispatcher, Message, Permanent, Retryable
+from fencepost import Delivery, Dispatcher, Message, Permanent, Retryable, Route
 from fencepost.core.queue import OpenBreaker
 from tests.runtime.box import QUICK, Box, running, until
 
@@ -228,6 +228,23 @@ async def until_async(made: Dispatcher, condition: Any) -> None:
         await made.dispatch_once()
 
 
+@pytest.mark.parametrize("is_routed", [True, False])
+async def test_a_probe_that_met_no_destination_closes_nothing(box: Box, is_routed: bool) -> None:
+    """Made for a destination that this worker does not know, or for none at all."""
+    box.enqueue(1, queue="hook")
+    box.conn.execute("UPDATE outbox SET routed = %s", [is_routed])
+    box.conn.execute(
+        "INSERT INTO outbox_queue (queue, breaker_opened_at, breaker_probe_at) VALUES ('hook', now(), now())"
+    )
+    made = Dispatcher(box.url, [Route("other", Destination())], **QUICK)
+    async with running(made):
+        await until(lambda: made.counters.claimed > 0)
+        await until(lambda: box.statuses() in ({"pending": 1}, {"dead": 1}))
+    found = breaker(box)
+    assert found is not None
+    assert found.trips == 0
+
+
 async def test_a_threshold_of_a_queue_and_of_zero(box: Box) -> None:
     hook = Destination(DOWN)
     box.outbox.set_queue(box.conn, "hook", "ann", breaker_failures=0)
@@ -267,3 +284,58 @@ async def test_a_rate_of_one_queue_leaves_the_others_alone_and_can_be_lifted(box
         assert len(hook.taken) <= 1
         box.outbox.set_queue(box.conn, "hook", "ann", rate=None)
         await until(lambda: len(hook.taken) == 50)
+
+
+# --- what is held back costs nothing ----------------------------------------------------------------------
+
+
+async def looks(made: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Count how often a dispatcher looks for work in one second."""
+    counted, claim = 0, made._claimer.next
+
+    async def counting() -> Any:
+        nonlocal counted
+        counted += 1
+        return await claim()
+
+    await asyncio.sleep(0.3)  # its pauses have grown, and it has read the settings
+    monkeypatch.setattr(made._claimer, "next", counting)
+    await asyncio.sleep(1.0)
+    return counted
+
+
+SLOW_LOOKS = {"poll_interval": timedelta(milliseconds=100)}
+FEW = 40
+"""Looks in a second: four times what the poll interval asks for, a quarter of what a loop without pauses does."""
+
+
+@pytest.mark.parametrize("why", ["delayed", "paused", "of others"])
+async def test_an_open_breaker_without_anything_to_probe_is_not_waited_for(
+    box: Box, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box.conn.execute(
+        "INSERT INTO outbox_queue (queue, breaker_opened_at, breaker_probe_at) VALUES ('hook', now(), now())"
+    )
+    box.enqueue(1, queue="hook", delay=timedelta(hours=1) if why == "delayed" else None)
+    if why == "paused":
+        box.outbox.pause_queue(box.conn, "hook", "ann")
+    queues = ["other"] if why == "of others" else None
+    made = dispatcher(box, Destination(DOWN), queues=queues, **SLOW_LOOKS)
+    async with running(made):
+        assert await looks(made, monkeypatch) < FEW
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+async def test_a_rate_that_is_used_up_is_not_waited_for_where_nothing_is_due(
+    box: Box, is_paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Destination()
+    box.outbox.set_queue(box.conn, "hook", "ann", rate=2)
+    box.enqueue(20 if is_paused else 3, queue="hook")
+    made = dispatcher(box, hook, **SLOW_LOOKS)
+    async with running(made):
+        await until(lambda: len(hook.taken) == 3)
+        if is_paused:
+            box.outbox.pause_queue(box.conn, "hook", "ann")
+        await asyncio.sleep(1.0)
+        assert await looks(made, monkeypatch) < FEW

@@ -49,6 +49,15 @@ def test_at_first_a_second_of_it_then_what_time_brings(db: Connection) -> None:
     assert claimed(db, 50) == (20, True)
 
 
+def test_the_rate_holds_nothing_back_where_less_was_there_than_it_left(db: Connection) -> None:
+    set_rate(db, 20)
+    assert claimed(db, 50) == (0, False)
+    add(db, 3)
+    assert claimed(db, 50) == (3, False)
+    add(db, 100)
+    assert claimed(db, 50)[1]
+
+
 def test_what_was_not_there_to_claim_is_not_charged(db: Connection) -> None:
     add(db, 2)
     set_rate(db, 10)

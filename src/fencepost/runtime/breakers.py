@@ -19,7 +19,7 @@ from fencepost.config import DispatcherSettings
 from fencepost.core.breaker import SHARED_QUEUE_FACTOR, FailureCount, pause_before_probe
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
-from fencepost.core.outcome import Cancelled, Failed, Result, Routed, TimedOut, Unstarted
+from fencepost.core.outcome import Cancelled, Failed, Foreign, Refused, Result, Routed, TimedOut, Unstarted
 from fencepost.core.queue import QueueSettings
 from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
@@ -103,10 +103,12 @@ class Breakers:
         known = self._open.get(queue)
         return known is not None and known.is_written and time.monotonic() >= known.probe_at
 
-    def seconds_to_probe(self) -> float | None:
-        """Return the time until the next probe of any queue; None where no breaker is open."""
-        nearest = min((known.probe_at for known in self._open.values()), default=None)
-        return None if nearest is None else max(0.0, nearest - time.monotonic())
+    def seconds_to_probe(self, queue: str) -> float | None:
+        """Return the time until the next probe of a queue; None where there is none to come."""
+        known = self._open.get(queue)
+        if known is None or not known.is_written:
+            return None
+        return max(0.0, known.probe_at - time.monotonic())
 
     def probing(self, queue: str, patience: float) -> None:
         """Note that a probe is under way, here or elsewhere: the next one comes later."""
@@ -179,8 +181,10 @@ class Breakers:
     def _probed(self, holding: Holding, result: Result, failure: Failed | TimedOut | None) -> None:
         if failure is not None:
             self._reopen(holding, failure)
-        elif isinstance(result, Unstarted | Cancelled | Routed):
-            self._reopen(holding, None)
+        elif isinstance(result, Unstarted | Cancelled | Routed | Foreign) or (
+            isinstance(result, Refused) and result.unroutable
+        ):
+            self._reopen(holding, None)  # no destination was asked
         else:
             # Refused or deferred: the destination has looked at it, so there is one.
             self._close(holding)

@@ -331,10 +331,16 @@ class Claimer:
         return until is not None
 
     def _seconds_held_back(self) -> float | None:
+        """Return the time until something may be claimed of what is due and held back; None where nothing is.
+
+        Only of what is due: a breaker without messages, or of a queue that is paused or not ours, is nobody's to
+        wait for.
+        """
         now = time.monotonic()
-        waits = [max(0.0, until - now) for until in self._rated_until.values()]
-        probe = self._breakers.seconds_to_probe()
-        return min(waits if probe is None else [*waits, probe], default=None)
+        due = self._queues.due
+        waits = [max(0.0, self._rated_until[queue] - now) for queue in due if queue in self._rated_until]
+        waits += [seconds for queue in due if (seconds := self._breakers.seconds_to_probe(queue)) is not None]
+        return min(waits, default=None)
 
     async def _claim_probe(self) -> Batch:
         """Where the breaker of a queue is open and a probe is due, claim one message of it."""

@@ -21,7 +21,7 @@ def claim_within_rate(
         claim: makes the claim of a number of messages.
 
     Returns:
-        What was claimed, and whether the rate left less than was wanted.
+        What was claimed, and whether it would have been more but for the rate.
     """
     rows = yield catalog.statement("rate_hold", {"queue": queue})
     allowed = min(wanted, rows[0][0]) if rows else wanted  # no row: the rate was taken away meanwhile
@@ -30,4 +30,5 @@ def claim_within_rate(
     result = yield from claim(allowed)
     if result.claimed:
         yield catalog.statement("rate_spend", {"queue": queue, "messages": len(result.claimed)})
-    return result, allowed < wanted
+    # Where less was there than the rate left, there is nothing to wait for.
+    return result, len(result.claimed) >= allowed and allowed < wanted
