@@ -6,9 +6,22 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from fencepost import ConfigError, Delivery, Dispatcher, Gone, Message, Permanent, Retryable, Route, Routing, Rule
+from fencepost import (
+    ConfigError,
+    Delivery,
+    Dispatcher,
+    Gone,
+    Message,
+    Outbox,
+    Permanent,
+    Retryable,
+    Route,
+    Routing,
+    Rule,
+)
 from tests.runtime.box import QUICK, Box, running, until
 from tests.runtime.journal import Journal
 
@@ -107,9 +120,31 @@ async def test_a_run_whose_messages_go_different_ways_stays_in_order(box: Box) -
     assert box.conn.execute("SELECT max(attempts) FROM outbox").fetchone() == (1,)
 
 
-async def test_what_the_producer_routed_is_not_routed_again(box: Box) -> None:
-    from fencepost import Outbox
+@pytest.mark.parametrize("is_published_in_place", [True, False])
+async def test_an_expansion_that_waits_for_a_producer_uses_up_nothing_behind_it(
+    box: Box, is_published_in_place: bool
+) -> None:
+    kafka, hook, place = Taker(), Taker(), Taker()
+    near = Route("near", place) if is_published_in_place else Route("near", to="hook")
+    made = dispatcher(
+        box, {"hook": hook, "kafka": kafka}, [Route("far", to=["hook", "kafka"]), near], max_attempts=2
+    )
+    with psycopg.connect(box.url) as producer:
+        Outbox().enqueue(producer, "e", 1, queue="kafka", ordering_key="k")
+        for event_type in ("far", "near", "near"):
+            box.enqueue(1, event_type, ordering_key="k")
+        async with running(made):
+            await until(lambda: made.counters.deferred >= 10)
+            assert box.statuses().keys() <= {"pending", "processing", "blocked"}
+            producer.commit()
+            # The original and copies of the first, the direct one, and the other two in one of two ways.
+            await until(lambda: box.statuses() == {"done": 6 if is_published_in_place else 8})
+    assert set(place.starts.values()) <= {1}
+    assert [message.json()["n"] for message in place.taken] == [0, 0] * is_published_in_place
+    assert made.counters.out_of_turn == 0
 
+
+async def test_what_the_producer_routed_is_not_routed_again(box: Box) -> None:
     kafka, hook = Taker(), Taker()
     box.outbox = Outbox(allow_autocommit=True, routing=Routing([Rule("*", to=["kafka", "hook"])]))
     box.enqueue(10)
@@ -121,8 +156,6 @@ async def test_what_the_producer_routed_is_not_routed_again(box: Box) -> None:
 async def test_a_worker_leaves_a_destination_that_it_does_not_know_to_those_who_do(
     box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fencepost import Outbox
-
     old, hook = Taker(), Taker()
     box.outbox = Outbox(allow_autocommit=True, routing=Routing([Rule("*", to=["hook"])]))
     box.enqueue(3)

@@ -200,6 +200,24 @@ def test_a_producers_transaction_in_a_destination_is_never_waited_for(db: Connec
     assert [each for (each,) in in_order] == [False, True]
 
 
+def test_what_stands_behind_one_that_waits_for_a_producer_waits_too_and_keeps_its_attempt(
+    db: Connection, migrated: Migrated
+) -> None:
+    """It was closed out of its turn otherwise, again and again, until its attempts were used up."""
+    add(db, 4, ordering_key="k")
+    add(db, ordering_key="other")
+    held = take(db).claimed
+    to = (("hook",), BOTH, ("hook",), ("hook",), ("hook",))
+    with psycopg.connect(migrated.url) as producer:
+        Outbox().enqueue(producer, "e", 1, queue="kafka", ordering_key="k")
+        expansions = [Expansion(each, names) for each, names in zip(held, to, strict=True)]
+        result = do(db, close_and_expand(OUTBOX.catalog, [], expansions[::-1]))
+    assert result == Expanded(Closed(frozenset()), frozenset(ids(held[1:4])))
+    assert [row(db, each.id).status for each in held] == ["done", "pending", "pending", "pending", "done"]
+    assert [row(db, each.id).attempts for each in held] == [1, 0, 0, 0, 1]
+    assert len(copies(db)) == 2
+
+
 def test_a_producer_waits_for_an_expansion_of_its_key(db: Connection, migrated: Migrated) -> None:
     """Ids follow commits also this way round."""
     add(db, ordering_key="k")

@@ -289,9 +289,14 @@ class Flight:
             self._ended(slots, lane)
 
     async def _fly_in_turn(self, slots: Slots, lane: Lane) -> None:
+        is_behind_routed = False
         for holding in lane.holdings:
             if holding.stage is not Stage.WAITING:
                 return  # what stood before it was given up on, and it was given back
+            if is_behind_routed and self._is_published_here(holding):
+                # The expansion before it may have to wait, and then it could not be closed.
+                self._release_rest(lane)
+                return
             try:
                 result = await self._publish(slots, holding)
             except asyncio.CancelledError:
@@ -300,10 +305,14 @@ class Flight:
                 return  # it was given up on meanwhile, and what is behind it given back
             self.finish(holding, result)
             lane.landed += 1
-            if not (result is DELIVERED or isinstance(result, Routed)) or holding.lost:
+            is_behind_routed = isinstance(result, Routed)
+            if not (result is DELIVERED or is_behind_routed) or holding.lost:
                 # (Lost though delivered: nothing behind it could be closed, as it is open again.)
                 self._release_rest(lane)
                 return
+
+    def _is_published_here(self, holding: Holding) -> bool:
+        return isinstance(self._router.find(holding.terms.queue, holding.claimed), Invocable)
 
     @property
     def _is_stopping(self) -> bool:

@@ -35,7 +35,7 @@ class Expanded:
     Args:
         closed: what came of closing the originals.
         busy: given back for a moment, with their attempt: a producer's transaction holds their key in one of the
-            destinations, and we must not wait for it.
+            destinations, and we must not wait for it; or an earlier one of their key was given back for that.
     """
 
     closed: outbox.Closed
@@ -55,8 +55,7 @@ def close_and_expand(
     if not expansions:
         return Expanded((yield from outbox.close(catalog, delivered)))
     sequenced, locked = yield from _lock(catalog, expansions)
-    free = [each for each in expansions if each.keys <= locked]
-    waiting = [each.claimed for each in expansions if not each.keys <= locked]
+    free, waiting = _in_turn(expansions, locked)
     closed = yield from outbox.close(catalog, delivered, [each.claimed for each in free])
     untouched = closed.lost | closed.out_of_turn | closed.repeated
     yield from _write(catalog, [each for each in free if each.claimed.id not in untouched], sequenced)
@@ -75,6 +74,24 @@ def _lock(
         frozenset(queue for queue, _, _, is_sequenced in tried if is_sequenced),
         frozenset((queue, key) for queue, key, got, _ in tried if got),
     )
+
+
+def _in_turn(
+    expansions: Sequence[Expansion], locked: frozenset[order.Key]
+) -> tuple[list[Expansion], list[Claimed]]:
+    """Tell what can be written now from what waits: whatever is behind one of its key that waits does so too."""
+    free: list[Expansion] = []
+    waiting: list[Claimed] = []
+    held_up: set[order.Key] = set()
+    for each in sorted(expansions, key=lambda each: each.claimed.id):
+        message = each.claimed.message
+        key = None if message.ordering_key is None else (message.queue, message.ordering_key)
+        if key is None or (each.keys <= locked and key not in held_up):
+            free.append(each)
+        else:
+            waiting.append(each.claimed)
+            held_up.add(key)
+    return free, waiting
 
 
 def _write(catalog: Catalog, expansions: Sequence[Expansion], sequenced: frozenset[str]) -> Operation[None]:

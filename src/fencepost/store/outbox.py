@@ -406,9 +406,11 @@ def _close_ordered(catalog: Catalog, claimed: Mapping[Outcome, Sequence[Claimed]
         for token, absent in _by_token(each for each in missing if everything[each.id][1] is outcome):
             repeated |= yield from _standing(catalog, absent, token, State.DONE, outcome)
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
-    # It was published, so its attempt counts, and goes back to be published in its turn.
+    # What was published counts as an attempt, and goes back to be published in its turn.
     left = [each for each in missing if each.id not in repeated]
-    gone = yield from release(catalog, left, refund_attempt=False)
+    published = [each for each in left if everything[each.id][1] is Outcome.DELIVERED]
+    gone = yield from release(catalog, published, refund_attempt=False)
+    gone |= yield from release(catalog, [each for each in left if everything[each.id][1] is not Outcome.DELIVERED])
     promoted = yield from order.promote(catalog, keys)
     return Closed(gone, frozenset(each.id for each in left) - gone, promoted, frozenset(repeated))
 
