@@ -15,6 +15,7 @@ import psycopg
 
 from fencepost.bench.contender import Assignment, Drained, Start, report
 from fencepost.core.records import STORED_COLUMNS
+from fencepost.core.states import Outcome
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
 
@@ -68,7 +69,8 @@ def drain(assignment: Assignment, start: Start) -> Drained:
             connection.commit()
             ids = [row[claim.id] for row in rows]
             token = rows[0][claim.token]
-            messages += len(connection.execute(done_sql, {"ids": ids, "token": token}).fetchall())
+            params = {"ids": ids, "token": token, "outcome": str(Outcome.DELIVERED)}
+            messages += len(connection.execute(done_sql, params).fetchall())
             connection.commit()
         connection.commit()
         return Drained(messages, time.monotonic() - started)
