@@ -48,8 +48,10 @@ servers: ## install the servers that the tests need and no wheel brings
 bench: $(VENV)/dev ## messages per second beside a bare SQL loop, and the cost of a message
 	$(BIN)/fencepost bench drain
 
-bench-report: $(VENV)/dev ## every figure that must hold, with charts, into docs/bench (a quiet quarter of an hour)
-	$(BIN)/fencepost bench report --out docs/bench
+# BROKERS="nats redis" starts these only, ONLY=destinations measures that section only, SCALE=0.1 a tenth of it.
+bench-report: $(VENV)/dev ## every figure that must hold, on real brokers, into OUT=docs/bench (a quiet half hour)
+	$(BIN)/python -m scripts.bench_report --out $(or $(OUT),docs/bench) $(BROKERS:%=--broker %) $(ONLY:%=--only %) \
+		$(if $(SCALE),--scale $(SCALE))
 
 docs: ## where the documentation starts
 	@echo "Read README.md, then ARCHITECTURE.md, docs/ and docs/adr/ (Markdown, nothing to build)."

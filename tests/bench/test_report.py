@@ -49,6 +49,9 @@ def test_every_section_runs_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     assert [section["failure"] for section in found["sections"]] == [""] * len(SECTIONS)
     assert len([target for section in found["sections"] for target in section["targets"]]) == 14
     for section in found["sections"]:
+        if section["name"] == "destinations":  # none was given
+            assert section["notes"]
+            continue
         assert section["method"]
         assert section["tables"]
         for table in section["tables"]:

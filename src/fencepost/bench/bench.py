@@ -28,6 +28,7 @@ class Bench:
         say: tells whoever waits what is measured now.
         scale: the part of the full sizes to run.
         full: also what takes many minutes.
+        destinations: names and URLs of destinations to publish to.
     """
 
     url: str
@@ -35,6 +36,7 @@ class Bench:
     say: Callable[[str], None]
     scale: float = 1.0
     full: bool = False
+    destinations: Sequence[tuple[str, str]] = ()
 
     def count(self, full_size: int, *, least: int = 100) -> int:
         """Return a size at this scale."""

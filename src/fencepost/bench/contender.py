@@ -21,6 +21,9 @@ from fencepost.errors import FencepostError
 
 BATCH = 100
 
+WARM_UP = 100
+"""Messages that a destination gets before the start: neither side is timed while it connects."""
+
 LEAST_PATIENCE = 60
 """Seconds that a contender has, besides 5 ms a message."""
 
@@ -37,6 +40,8 @@ class Assignment:
         tally: the file of a `fencepost.bench.tally.Tally`, and our slot in it.
         claims: how many claims to make, by the contender that makes nothing else.
         keys: over how many ordering keys that one spreads what it adds.
+        destination: the URL that a contender publishes to, where it does.
+        payload_bytes: of each message that it makes itself.
     """
 
     url: str
@@ -48,6 +53,8 @@ class Assignment:
     slot: int = 0
     claims: int = 0
     keys: int = 0
+    destination: str = field(default="", repr=False)
+    payload_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ SECTIONS: Mapping[str, str] = {
     "cost": "What a message costs the database",
     "enqueue": "What an enqueue adds to a business transaction",
     "memory": "Memory of a dispatcher",
+    "destinations": "Throughput to a destination beside its client library's own loop",
 }
 
 

@@ -78,6 +78,7 @@ class Section:
     Args:
         method: how it was measured, a sentence or two each.
         failure: why it ended early; then there is nothing else.
+        notes: what has to be read before the figures, or instead of them; a paragraph each.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Section:
     targets: tuple[Target, ...] = ()
     failure: str = ""
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

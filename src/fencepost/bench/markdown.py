@@ -78,6 +78,8 @@ def _section(section: Section) -> Iterator[str]:
     yield from (f'<a id="{section.name}"></a>', _GAP, f"## {section.title}", _GAP)
     if section.failure:
         yield from ("**This section failed, and has no figures:**", _GAP, "```", section.failure, "```", _GAP)
+    for note in section.notes:
+        yield from (note, _GAP)
     for table in section.tables:
         yield from _table(table)
     for chart in section.charts:

@@ -1,4 +1,4 @@
-"""The dispatcher as it is shipped, with a publisher that does nothing.
+"""The dispatcher as it is shipped, with a publisher that does nothing, or with a real destination.
 
 Run as ``python -m fencepost.bench.shipped``; see `fencepost.bench.contender`.
 """
@@ -12,18 +12,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from fencepost.bench.contender import Assignment, Drained, Start, report
+from fencepost.bench.contender import WARM_UP, Assignment, Drained, Start, report
+from fencepost.bench.tables import EVENT_TYPE
 from fencepost.bench.tally import Tally
 from fencepost.core.operation import Rows, Statement
 from fencepost.core.records import Message
 from fencepost.drivers.psycopg import AsyncPsycopgDriver
-from fencepost.publishers.base import Delivery
+from fencepost.publishers.base import Delivery, DestinationPublisher
+from fencepost.publishers.callable import as_publisher
+from fencepost.publishers.registry import publisher_for
 from fencepost.runtime.dispatcher import Dispatcher
 from fencepost.runtime.loop import new_event_loop
 from fencepost.runtime.routes import Route
+from fencepost.testing.samples import sample_delivery, sample_message
 
 TASKS, WHOLE, STAMPS = "a task a message", "the whole batch", "stamps"
 """Publishers: one call for each message, one for a batch, and one for each that notes when it began."""
+DESTINATION = "a destination"
+"""The publisher of the assignment's destination, which gets messages before the start, so that it is connected."""
 
 WATCH_CLAIMS = "watch_claims"
 """Not a dispatcher's setting: report how long each of its claims took."""
@@ -50,12 +56,30 @@ async def _publish(_message: Message, _delivery: Delivery) -> None:
     """Count as delivered at once."""
 
 
-def _publisher(kind: str, stamps: Stamps) -> object:
+def _publisher(assignment: Assignment, stamps: Stamps) -> object:
+    if assignment.kind == DESTINATION:
+        return publisher_for(assignment.destination)
+
     async def stamp(message: Message, _delivery: Delivery) -> None:
         # The same clock in every process of the machine.
         stamps.append((message.id, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
 
-    return {TASKS: _publish, WHOLE: _Whole(), STAMPS: stamp}[kind or TASKS]
+    return {TASKS: _publish, WHOLE: _Whole(), STAMPS: stamp}[assignment.kind or TASKS]
+
+
+async def _warm_up(publisher: object) -> None:
+    """Publish as much as the loop that it is compared with does before its start."""
+    if not isinstance(publisher, DestinationPublisher):
+        return
+    messages = [sample_message(EVENT_TYPE) for _ in range(WARM_UP)]
+    deliveries = [sample_delivery() for _ in messages]
+    batch = as_publisher(publisher).call_batch
+    if batch is not None:
+        outcomes = await batch(messages, deliveries)
+    else:
+        outcomes = await asyncio.gather(*map(publisher.publish, messages, deliveries), return_exceptions=True)
+    for failure in filter(None, outcomes):
+        raise failure
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,10 +94,13 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _drain(assignment: Assignment, start: Start) -> Drained:
     stamps: Stamps = []
-    route = Route("*", _publisher(assignment.kind, stamps))
+    publisher = _publisher(assignment, stamps)
     options = _settings(assignment.settings)
     with _watched(bool(assignment.settings.get(WATCH_CLAIMS))) as claims:
-        async with Dispatcher(assignment.url, [route], batch=assignment.batch, **options) as dispatcher:
+        async with Dispatcher(
+            assignment.url, [Route("*", publisher)], batch=assignment.batch, **options
+        ) as dispatcher:
+            await _warm_up(publisher)
             await asyncio.to_thread(start)
             started = time.monotonic()
             running = asyncio.create_task(dispatcher.run(handle_signals=False))

@@ -16,6 +16,7 @@ from fencepost.bench.figures import Report, Section
 from fencepost.bench.markdown import render
 from fencepost.bench.svg import draw
 from fencepost.core.error_text import describe
+from fencepost.publishers.address import masked
 
 REPORT_FILE = "report.md"
 
@@ -24,18 +25,24 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: which sections, at which part of the full sizes, and whether also what takes long."""
+    """What to measure: which sections, at which part of the full sizes, and whether also what takes long.
+
+    ``destinations`` are names and URLs of those that are published to.
+    """
 
     sections: Sequence[str] = tuple(SECTIONS)
     scale: float = 1.0
     full: bool = False
+    destinations: Sequence[tuple[str, str]] = ()
 
     @property
     def command(self) -> str:
         """How to repeat it on a command line."""
         only = [] if list(self.sections) == list(SECTIONS) else [f"--only {name}" for name in self.sections]
         scale = [] if self.scale == 1 else [f"--scale {self.scale:g}"]
-        return " ".join(["fencepost bench report", *(["--full"] if self.full else []), *scale, *only])
+        full = ["--full"] if self.full else []
+        destinations = [f"--destination {name}={masked(url)}" for name, url in self.destinations]
+        return " ".join(["fencepost bench report", *full, *scale, *only, *destinations])
 
 
 def measure(plan: Plan, say: Say = lambda text: None) -> Report:
@@ -47,7 +54,7 @@ def measure(plan: Plan, say: Say = lambda text: None) -> Report:
     about = machine.described()  # before we are its load
     say("starting a server")
     with server.running_server() as url, tempfile.TemporaryDirectory(prefix="fencepost-bench-") as directory:
-        bench = Bench(url, Path(directory), say, plan.scale, plan.full)
+        bench = Bench(url, Path(directory), say, plan.scale, plan.full, plan.destinations)
         sections = tuple(_measured(name, bench) for name in plan.sections)
         return Report(tuple(about + server.described(url)), plan.command, plan.scale, sections)
 

@@ -9,7 +9,15 @@ from typing import Any
 import psycopg
 
 PAYLOAD_BYTES = 200
-PAYLOAD = json.dumps({"text": "x" * (PAYLOAD_BYTES - len('{"text": ""}'))})
+EVENT_TYPE = "bench.message"
+
+
+def payload_of(size: int) -> str:
+    """Return JSON of so many bytes."""
+    return json.dumps({"text": "x" * (size - len('{"text": ""}'))})
+
+
+PAYLOAD = payload_of(PAYLOAD_BYTES)
 
 Connection = psycopg.Connection[Any]
 
@@ -22,11 +30,13 @@ class Load:
         messages: how many.
         keys: over how many ordering keys they are spread in turns; 0 makes them unordered.
         prefix: what the names of the keys begin with.
+        payload_bytes: of each of them.
     """
 
     messages: int
     keys: int = 0
     prefix: str = "key-"
+    payload_bytes: int = PAYLOAD_BYTES
 
 
 # A microsecond apart and the last one due now: the order of creation is that of the ids, as it is in real use.
@@ -66,7 +76,12 @@ def add(connection: Connection, load: Load) -> None:
     """Add due messages."""
     connection.execute(
         _PENDING,
-        {"payload": PAYLOAD, "messages": load.messages, "keys": load.keys, "prefix": load.prefix},
+        {
+            "payload": payload_of(load.payload_bytes),
+            "messages": load.messages,
+            "keys": load.keys,
+            "prefix": load.prefix,
+        },
     )
 
 

@@ -53,6 +53,8 @@ class Trial:
         kind, batch, settings: see `Assignment`.
         workers: how many processes start at once.
         keys: over how many ordering keys the messages are spread.
+        payload_bytes: of each message.
+        destination: its URL, where the contender publishes to one.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Trial:
     workers: int = 1
     keys: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    payload_bytes: int = tables.PAYLOAD_BYTES
+    destination: str = field(default="", repr=False)
 
 
 def measured(url: str, trial: Trial, messages: int) -> Run:
@@ -72,7 +76,7 @@ def measured(url: str, trial: Trial, messages: int) -> Run:
     """
     with psycopg.connect(url, autocommit=True) as connection:
         tables.empty(connection)
-        tables.add(connection, Load(messages, trial.keys))
+        tables.add(connection, Load(messages, trial.keys, payload_bytes=trial.payload_bytes))
         connection.execute("ANALYZE outbox")
         meter = Meter(connection)
         drained = drain(url, trial, messages)
@@ -95,7 +99,7 @@ def measured(url: str, trial: Trial, messages: int) -> Run:
 
 def drain(url: str, trial: Trial, messages: int) -> Sequence[Drained]:
     """Have what is there drained, by all workers at once."""
-    assignment = Assignment(url, messages, trial.batch, trial.kind, trial.settings)
+    assignment = Assignment(url, messages, trial.batch, trial.kind, trial.settings, destination=trial.destination)
     if trial.workers == 1:
         return [contender.run(trial.module, assignment)]
     with tempfile.TemporaryDirectory(prefix="fencepost-bench-") as directory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,8 @@ from fencepost.cli import exits
 from fencepost.cli.invocation import Invocation
 from fencepost.cli.options import debug_option, json_option
 from fencepost.cli.output import Cell, Output
+from fencepost.cli.settings.routing import destinations_from_texts
+from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
     from fencepost.bench import figures
@@ -114,6 +116,24 @@ def _as_json(report: Report) -> dict[str, Any]:
     }
 
 
+def _destinations(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> Sequence[tuple[str, str]]:
+    """Read them before anything is measured, and refuse what there is nothing to hold against."""
+    if not given:
+        return ()
+    from fencepost.bench.clients import target_of
+    from fencepost.bench.sections.destinations import PAYLOAD_BYTES
+
+    try:
+        found = destinations_from_texts(given)
+        for _, url in found:
+            target_of(url, PAYLOAD_BYTES)
+    except (ValueError, FencepostError) as error:
+        raise click.BadParameter(str(error)) from None
+    return found
+
+
 @bench.command()
 @click.option("--full", is_flag=True, help="Also what takes many minutes and gigabytes (10 M done messages).")
 @click.option(
@@ -132,11 +152,25 @@ def _as_json(report: Report) -> dict[str, Any]:
     default=1.0,
     help="Run this part of the full sizes, such as 0.01 to see that it works.",
 )
+@click.option(
+    "--destination",
+    "destinations",
+    multiple=True,
+    callback=_destinations,
+    metavar="NAME=URL",
+    help="A destination to measure in the section destinations; can be repeated. It is filled with messages.",
+)
 @json_option
 @debug_option
 @click.pass_obj
 def report(
-    invocation: Invocation, full: bool, directory: Path, only: tuple[str, ...], scale: float, as_json: bool
+    invocation: Invocation,
+    full: bool,
+    directory: Path,
+    only: tuple[str, ...],
+    scale: float,
+    destinations: Sequence[tuple[str, str]],
+    as_json: bool,
 ) -> int:
     """Measure everything and write a report with charts.
 
@@ -149,7 +183,7 @@ def report(
     # Before the minutes, not after them: a place that cannot be written to.
     directory.mkdir(parents=True, exist_ok=True)
     sections = [name for name in SECTIONS if name in only or not only]
-    found = measure(Plan(sections, scale, full), out.note)
+    found = measure(Plan(sections, scale, full, destinations), out.note)
     path = write(found, directory)
     if as_json:
         out.json(asdict(found) | {"held": found.held, "report": str(path)})
