@@ -9,9 +9,10 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from fencepost import Delivery, Dispatcher, Message, Permanent, Retryable, Route
+from fencepost import Delivery, Dispatcher, Message, Outbox, Permanent, Retryable, Route
 from fencepost.core.queue import OpenBreaker
 from tests.runtime.box import QUICK, Box, running, until
 
@@ -339,3 +340,29 @@ async def test_a_rate_that_is_used_up_is_not_waited_for_where_nothing_is_due(
             box.outbox.pause_queue(box.conn, "hook", "ann")
         await asyncio.sleep(1.0)
         assert await looks(made, monkeypatch) < FEW
+
+
+@pytest.mark.parametrize("is_rated", [True, False])
+async def test_an_operators_open_transaction_holds_up_its_own_queue_at_the_most(box: Box, is_rated: bool) -> None:
+    """Such a transaction has the row of the queue that a rate and a breaker are written to."""
+    hook, kafka = Destination(None if is_rated else DOWN), Destination()
+    box.outbox.set_queue(box.conn, "hook", "ann", rate=100 if is_rated else None)
+    box.enqueue(50, queue="hook")
+    made = Dispatcher(
+        box.url,
+        destinations={"hook": hook, "kafka": kafka},
+        **(QUICK | FAST | {"lease": timedelta(seconds=120), "publish_timeout": timedelta(seconds=1)}),
+    )
+    with psycopg.connect(box.url) as operator:
+        Outbox().set_queue(operator, "hook", "ann", weight=2)
+        async with running(made):
+            await asyncio.sleep(0.5)  # it has met that row
+            began = time.monotonic()
+            for _ in range(3):
+                box.enqueue(1, queue="kafka")
+                await asyncio.sleep(0.05)
+            await until(lambda: box.statuses().get("done") == 3)
+            assert time.monotonic() - began < 4  # a lock is waited for longer than that
+            operator.commit()
+            hook.error = None
+            await until(lambda: box.statuses() == {"done": 53})

@@ -134,6 +134,19 @@ def test_a_paused_queue_is_not_probed(db: Connection) -> None:
     assert probe(db) == ([], None)
 
 
+def test_a_probe_does_not_wait_for_an_operators_open_transaction(db: Connection, migrated: Migrated) -> None:
+    add(db)
+    opened(db)
+    with psycopg.connect(migrated.url) as operator:
+        OUTBOX.set_queue(operator, "default", "ann", weight=2)
+        db.execute("SET lock_timeout = '1s'")
+        assert probe(db) == ([], None)
+        operator.commit()
+    found, version = probe(db)
+    assert len(found) == 1
+    assert version is not None
+
+
 def test_what_an_operator_sets_meanwhile_and_the_breaker_leave_each_other_alone(db: Connection) -> None:
     opened(db, pause=MINUTE)
     OUTBOX.set_queue(db, "default", "ann", weight=7)

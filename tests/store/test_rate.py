@@ -89,8 +89,20 @@ def test_many_at_once_never_take_more_together(db: Connection, migrated: Migrate
 
     with ThreadPoolExecutor(6) as pool:
         total = sum(pool.map(take_some, range(6)))
+    total += claimed(db, 40)[0]  # who finds the row locked takes nothing
     most = 40 + 40 * (time.monotonic() - began)
     assert 40 <= total <= most
+
+
+def test_nobody_waits_for_an_operators_open_transaction(db: Connection, migrated: Migrated) -> None:
+    add(db, 5)
+    set_rate(db, 100)
+    with psycopg.connect(migrated.url) as operator:
+        OUTBOX.set_queue(operator, "default", "ann", weight=2)
+        db.execute("SET lock_timeout = '1s'")
+        assert claimed(db, 5) == (0, True)
+        operator.commit()
+    assert claimed(db, 5) == (5, False)
 
 
 def test_a_rate_that_was_taken_away_holds_nothing_back(db: Connection) -> None:

@@ -50,7 +50,7 @@ class Breakers:
     """The breakers of the queues that one dispatcher serves.
 
     Args:
-        link: where changes are written, beside everything else that uses it.
+        link: where changes are written.
         is_destination: tells whether everything in a queue goes to one destination.
         on_open: called with a queue when its breaker is found open.
         on_close: called when a breaker was closed, and there is something to claim.

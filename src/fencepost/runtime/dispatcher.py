@@ -191,8 +191,11 @@ class Dispatcher:
             stack.push_async_callback(self._purge_link.close)
         self._finalize_link = finalize_link
         self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
+        # Its own, connected once there is something to say: a row that somebody holds must not hold up results.
+        self._breaker_link = Link(url, self._catalog, self._limits, "breaker", self._count_reconnect)
+        stack.push_async_callback(self._breaker_link.close)
         self._breakers = Breakers(
-            finalize_link,
+            self._breaker_link,
             self._catalog,
             self.settings,
             is_destination=self._router.is_destination,
@@ -251,7 +254,7 @@ class Dispatcher:
             # No lock and no wait of ours may outlive the shortest lease.
             self._shortest_lease = self._queues.shortest_lease
             self._limits = Limits.below(timedelta(seconds=self._shortest_lease))
-            for link in (self._claim_link, self._ahead_link, self._finalize_link):
+            for link in (self._claim_link, self._ahead_link, self._finalize_link, self._breaker_link):
                 link.limit(self._limits)
             self._heartbeat.hurry()
 

@@ -14,7 +14,8 @@ def claim_within_rate(
 ) -> Operation[tuple[ClaimResult, bool]]:
     """Claim as many as the rate leaves, and charge it; needs a transaction around it.
 
-    Other dispatchers wait meanwhile for the queue's row, so that together they never take more.
+    The queue's row is locked meanwhile, so that together dispatchers never take more; who finds it locked takes
+    nothing, and comes again.
 
     Args:
         wanted: how many to claim at most.
@@ -24,7 +25,8 @@ def claim_within_rate(
         What was claimed, and whether it would have been more but for the rate.
     """
     rows = yield catalog.statement("rate_hold", {"queue": queue})
-    allowed = min(wanted, rows[0][0]) if rows else wanted  # no row: the rate was taken away meanwhile
+    # No row: the rate was taken away meanwhile. Null: somebody else has it.
+    allowed = min(wanted, rows[0][0] or 0) if rows else wanted
     if allowed < 1:
         return ClaimResult([]), True
     result = yield from claim(allowed)
