@@ -15,11 +15,12 @@ import trustme
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio.connection import Connection
 
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
 from fencepost.publishers.redis import stream as redis_stream
 from fencepost.publishers.redis.publisher import MAX_CONNECTIONS, RedisPublisher
-from fencepost.publishers.redis.stream import MAX_STREAM_BYTES, stream_for
+from fencepost.publishers.redis.stream import MAX_STREAM_BYTES, packed, stream_for
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy
@@ -594,3 +595,15 @@ class TestCredentials:
         assert "NOPERM" in everything
         assert "hunter2" not in everything
         assert "alice-user" not in everything
+
+
+def test_commands_are_packed_as_the_client_packs_them() -> None:
+    long = "v" * 1_000
+    commands: list[list[str | bytes | int]] = [
+        ["XADD", "événement", "MAXLEN", "~", 1_000, "*", "payload", b"\r\n\x00", "name", long],
+        ["EVAL", "return 1", 0, "", b""],
+        ["WAIT", 1, 250],
+    ]
+    theirs = Connection().pack_commands(commands)
+    assert b"".join(packed(commands)) == b"".join(theirs)
+    assert b"".join(packed(commands)) == b"".join(theirs)  # and so they are when they are remembered

@@ -162,8 +162,8 @@ class AwsPublisher(DestinationPublisher):
         fifo: dict[str, str] = {}
         if self.place.is_fifo:
             key = message.ordering_key
-            fifo["MessageGroupId"] = str(message.message_id) if key is None else group_id(key)
-            fifo["MessageDeduplicationId"] = str(message.message_id)
+            fifo["MessageGroupId"] = message.message_id_text if key is None else group_id(key)
+            fifo["MessageDeduplicationId"] = message.message_id_text
         outgoing = self._envelope.wrap(message, delivery)
         return make_entry(place, outgoing, body_name=self.body_name, max_bytes=self._max_bytes, fifo=fifo)
 

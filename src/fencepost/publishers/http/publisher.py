@@ -113,7 +113,7 @@ class HttpPublisher(DestinationPublisher):
         if authorization is not None:
             headers["Authorization"] = authorization
         budget = publish_budget(delivery, self._timeout)
-        headers |= self._signer.headers(str(message.message_id), outgoing.payload, time.time())
+        headers |= self._signer.headers(message.message_id_text, outgoing.payload, time.time())
         if self._connections is None:
             self._connections = self._new_connections()
         try:

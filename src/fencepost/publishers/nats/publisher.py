@@ -154,7 +154,7 @@ class NatsPublisher(DestinationPublisher):
 
     def _request(self, message: Message, delivery: Delivery, most: int) -> Request:
         outgoing = self._envelope.wrap(message, delivery, also_reserved=STATUS_HEADERS)
-        headers = {**outgoing.headers, "Nats-Msg-Id": str(message.message_id)}
+        headers = {**outgoing.headers, "Nats-Msg-Id": message.message_id_text}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         _check_size(outgoing.payload, headers, most)

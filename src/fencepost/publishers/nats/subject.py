@@ -10,6 +10,7 @@ ends in ``-`` and 16 hexadecimal digits of the SHA-256 of the whole.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError
@@ -43,6 +44,7 @@ class Subject:
         return shortened(subject, MAX_SUBJECT_CHARS)
 
 
+@lru_cache(1_024)
 def _field(name: str, text: str) -> str:
     tokens = text.split(".") if name == "event_type" else [text]
     return ".".join(_token(token) for token in tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -60,6 +61,7 @@ def routing_key_for(template: Template, message: Message) -> str:
     return shortened(key, MAX_SHORT_BYTES)
 
 
+@lru_cache(1_024)
 def _field(name: str, text: str) -> str:
     words = text.split(".") if name == "event_type" else [text]
     return ".".join(_printable(word).replace(".", "%2E") or "_" for word in words)

@@ -161,7 +161,7 @@ class RabbitPublisher(DestinationPublisher):
             content_type=content_type,
             headers=headers,
             delivery_mode=2,
-            message_id=str(message.message_id),
+            message_id=message.message_id_text,
             timestamp=message.created_at,
             message_type=short(encode_value(message.event_type)),
             app_id="fencepost",

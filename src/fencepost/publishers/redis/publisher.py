@@ -31,6 +31,7 @@ from fencepost.publishers.redis.stream import (
     Writer,
     code_of,
     error_text,
+    packed,
     turns,
 )
 
@@ -219,7 +220,7 @@ class RedisPublisher(DestinationPublisher):
             commands.append(["WAIT", self._replicas, max(1, int(left * 1_000))])  # 0 would be for ever
         talk.sent |= {entry.place for piece in pieces for entry in piece}
         try:
-            await connection.send_packed_command(connection.pack_commands(commands))
+            await connection.send_packed_command(packed(commands))
         except RuntimeError as error:  # uvloop's word for a transport that is closed
             raise ConnectionResetError(str(error)) from error
         misled = False
