@@ -166,6 +166,22 @@ def test_our_headers_travel_beside_and_nothing_takes_over_an_attribute(prefix: s
     assert {"ce-id", "CE_type", "source"} <= set(kept), "renamed where it is taken, and kept"
 
 
+@pytest.mark.parametrize("kind", ["cloudevents", "cloudevents-structured"])
+@pytest.mark.parametrize(
+    ("prefix", "own", "read"),
+    [("ce-", "ce-", by_http), ("ce_", "ce_", by_kafka), ("cloudEvents:", "cloudEvents_", by_amqp)],
+)
+def test_a_header_that_readers_take_for_an_attribute_changes_no_event(
+    kind: str, prefix: str, own: str, read: Reader
+) -> None:
+    evil = {f"{own}id": "999", f"{own}type": "evil", f"{own}subject": "evil", f"{own}note": "mine"}
+    outgoing = envelope(kind, prefix).wrap(
+        message(headers={**evil, "traceparent": TRACEPARENT, "tracestate": TRACESTATE}), DELIVERY
+    )
+    assert read(outgoing).get_attributes() == expected(None).get_attributes()
+    assert outgoing.headers[f"Fencepost-Header-{own}note"] == "mine", "renamed, and kept"
+
+
 @pytest.mark.parametrize(("payload", "content_type"), PAYLOADS)
 def test_the_payload_survives_the_structured_mode_byte_for_byte(payload: bytes, content_type: str) -> None:
     sent = envelope("cloudevents-structured").wrap(message(payload=payload, content_type=content_type), DELIVERY)

@@ -77,13 +77,13 @@ class Envelope:
         if self.kind == NONE:
             return Outgoing(message.payload, outgoing_headers(message, delivery, also_reserved=also_reserved))
         found = attributes(message, delivery, self._source)
+        # In the structured mode as well: the official SDK takes a message with any ce- header for the binary mode.
+        taken = {*also_reserved, *(() if self._prefix is None else _taken(message, self._prefix))}
+        headers = outgoing_headers(message, delivery, also_reserved=taken)
         if self.kind == STRUCTURED:
-            headers = outgoing_headers(message, delivery, also_reserved=also_reserved)
             headers[CONTENT_TYPE] = JSON_FORMAT
             return Outgoing(as_json(found, message.payload), headers)
         prefix = self._prefix or ""
-        taken = {*also_reserved, *_taken(message, prefix)}
-        headers = outgoing_headers(message, delivery, also_reserved=taken)
         there = {name.lower() for name in headers}
         headers |= {name: value for name, value in as_headers(found, prefix).items() if name not in there}
         check_sizes(headers)
@@ -95,4 +95,6 @@ def _taken(message: Message, prefix: str) -> Collection[str]:
     if not prefix:
         # Without a prefix the trace headers are their own attributes.
         return ATTRIBUTES - TRACE_HEADERS
-    return [name.lower() for name in message.headers if name.lower().startswith(prefix.lower())]
+    # The binding of AMQP knows two spellings, and readers take either.
+    prefixes = (prefix.lower(), "cloudevents_") if prefix == "cloudEvents:" else (prefix.lower(),)
+    return [name.lower() for name in message.headers if name.lower().startswith(prefixes)]
