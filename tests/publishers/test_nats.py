@@ -107,12 +107,26 @@ async def test_headers_and_message_id_are_stored(nats_server: NatsServer) -> Non
         received = await client.jetstream().get_msg("EVENTS", 1)
     assert received.subject == "order.created"
     headers = received.headers or {}
-    assert headers["Nats-Msg-Id"] == headers["Fencepost-Message-Id"] == str(message.message_id)
+    assert headers["Fencepost-Message-Id"] == str(message.message_id)
+    assert headers["Nats-Msg-Id"] == f"{message.message_id}:order.created"
     assert headers["Nats-Expected-Stream"] == "EVENTS"
     assert headers["Fencepost-Token"] == "7"
     assert headers["x"] == "a%0D%0Ab"
     assert headers["Fencepost-Header-Status"] == "503", "a consumer would take Status for the server's own"
     assert headers["Fencepost-Header-Nats-Rollup"] == "all"
+
+
+async def test_two_destinations_in_one_stream_both_get_an_event(nats_server: NatsServer) -> None:
+    await add_stream(nats_server, subject="e.>")
+    message = sample_message()
+    for place in ("shop", "audit"):
+        async with opened(nats_server, f"&stream=EVENTS&subject=e.{place}.{{event_type}}") as publisher:
+            await publisher.publish(message, sample_delivery())
+            await publisher.publish(message, sample_delivery(attempt=2))
+    async with client_of(nats_server) as client:
+        subjects = [(await client.jetstream().get_msg("EVENTS", number)).subject for number in (1, 2)]
+    assert subjects == ["e.shop.order.created", "e.audit.order.created"]
+    assert await stored(nats_server) == 2, "each repeat on its subject is dropped all the same"
 
 
 async def test_a_duplicate_acknowledgement_is_success(nats_server: NatsServer) -> None:

@@ -1,7 +1,9 @@
 """``nats://`` - publishes to a JetStream stream; the stream's own acknowledgement means delivered.
 
-The message id travels as ``Nats-Msg-Id``, so a repeat inside the stream's duplicate window is acknowledged
-as a duplicate, which counts as delivered. Receivers must not rely on that window: it ends.
+Message id and subject travel as ``Nats-Msg-Id``, so a repeat inside the stream's duplicate window is acknowledged
+as a duplicate, which counts as delivered. Receivers must not rely on that window: it ends. The message id alone
+would not do: a stream compares it over all its subjects, and an event that two destinations take to two of them
+would be stored on the first one only.
 
 A batch goes out at once and its acknowledgements are awaited together; of each key one message at a time, because
 a stream may refuse one message and take the next.
@@ -154,11 +156,12 @@ class NatsPublisher(DestinationPublisher):
 
     def _request(self, message: Message, delivery: Delivery, most: int) -> Request:
         outgoing = self._envelope.wrap(message, delivery, also_reserved=STATUS_HEADERS)
-        headers = {**outgoing.headers, "Nats-Msg-Id": message.message_id_text}
+        subject = self._subject.of(message)
+        headers = {**outgoing.headers, "Nats-Msg-Id": f"{message.message_id_text}:{subject}"}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         _check_size(outgoing.payload, headers, most)
-        return Request(self._subject.of(message), headers, outgoing.payload)
+        return Request(subject, headers, outgoing.payload)
 
     async def _linked(self, deadline: float) -> Link:
         """Return the connection, making it where there is none; concurrent publishes share the attempt."""
