@@ -100,7 +100,7 @@ class Bound:
     sorted: int = 0
 
 
-TERMS = {"queue": "default", "owner": "w", "lease": 60.0, "max_attempts": 12}
+TERMS = {"queue": "default", "owner": "w", "lease": 60.0, "max_attempts": 12, "is_probe": False}
 CLAIM = {"floor": 0, "park": 1_000, "park_behind_leased": True, "longest_run": 100_000}
 FINALIZE = Bound(rows=100, buffers=1_500)
 
@@ -144,7 +144,7 @@ def test_a_statement_touches_a_bounded_number_of_rows_through_an_index(deep: Dee
     if "%(ids)s" in statement.sql:
         params = {**params, "ids": deep.held[:100]}
     if "%(token)s" in statement.sql:
-        params = {**params, "token": 1}
+        params = {"outcome": "delivered", **params, "token": 1}
     plan = explained(deep.connection, statement.sql, params, mode)
     shown = "\n".join(" ".join(f"{key}={node[key]}" for key in SHOWN if key in node) for node in nodes(plan))
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "outbox" and "Scan" in node["Node Type"]]

@@ -66,7 +66,8 @@ class Pacing:
         elif waits:
             await _within(self._written, PATIENCE)
         else:
-            await self._idle(max(at_most, LEAST_PAUSE))
+            # (There may be news unread beside queues that are held back: these count as due.)
+            await self._idle(max(self._unless_news(at_most), LEAST_PAUSE))
 
     def _unless_news(self, seconds: float) -> float:
         """Shorten a pause where it is not known yet which queue the last notice was about."""
