@@ -255,6 +255,22 @@ async def test_a_threshold_of_a_queue_and_of_zero(box: Box) -> None:
     assert breaker(box) is None
 
 
+async def test_single_batches_serve_other_queues_beside_probes_that_are_due(box: Box) -> None:
+    """Such as `fencepost dispatch --once` from cron, at whose every start a probe is due."""
+    down, kafka = Destination(DOWN), Destination()
+    for queue in ("hook", "other"):
+        box.conn.execute(
+            "INSERT INTO outbox_queue (queue, breaker_opened_at, breaker_probe_at) VALUES (%s, now(), now())",
+            [queue],
+        )
+        box.enqueue(5, queue=queue)
+    box.enqueue(9, queue="kafka")
+    made = Dispatcher(box.url, destinations={"hook": down, "other": down, "kafka": kafka}, **QUICK)
+    assert await made.dispatch_once() == 11
+    assert len(kafka.taken) == 9
+    assert len(down.refused) == 2
+
+
 # --- rates -----------------------------------------------------------------------------------------------
 
 

@@ -59,6 +59,8 @@ class Batch:
     holdings: Sequence[Holding] = ()
     alone: bool = False
     """Publish it with nothing else in flight."""
+    is_probe: bool = False
+    """A single message past an open breaker."""
     again: bool = False
     """Nothing was taken, but more is to be had at once."""
     no_room: bool = False
@@ -362,7 +364,7 @@ class Claimer:
             holdings = self._holdings(terms, result.claimed, began)
             for holding in holdings:
                 holding.probe = version
-            return Batch(holdings, alone=result.claimed[0].reclaim_count > 0)
+            return Batch(holdings, alone=result.claimed[0].reclaim_count > 0, is_probe=True)
         return Batch()
 
     # --- what both share ---------------------------------------------------------------------------------

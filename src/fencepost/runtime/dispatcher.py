@@ -269,6 +269,8 @@ class Dispatcher:
     async def dispatch_once(self) -> int:
         """Claim one batch, publish it, write the results; return how many messages were handled.
 
+        Where breakers are open and probes of them due, these come along.
+
         Inside ``async with dispatcher:`` connections and publishers stay open between calls. Where it is
         cancelled, what is in flight is cut off and given back when the dispatcher closes.
 
@@ -282,15 +284,20 @@ class Dispatcher:
             if self._stop.asked.is_set():
                 self._raise_unexpected()
                 return 0
-            batch = await self._claim(self._claimer.next)
-            while batch.again and not self._stop.asked.is_set():
+            handled = 0
+            while True:
                 batch = await self._claim(self._claimer.next)
-            await self._start(batch)
+                await self._start(batch)
+                handled += len(batch.holdings)
+                # A probe is not all that was asked for: queues that are well must not wait for one that is not.
+                is_more = batch.again or (batch.is_probe and handled < self.settings.batch)
+                if not is_more or self._stop.asked.is_set():
+                    break
             await self._flight.landed()
             await self._finalizer.drained()
             await self._breakers.written()
             self._raise_unexpected()
-            return len(batch.holdings)
+            return handled
 
     async def run(self, *, handle_signals: bool = True, exit_by_force: bool = False) -> bool:
         """Dispatch until cancelled or told to stop by SIGTERM or SIGINT, then drain.
