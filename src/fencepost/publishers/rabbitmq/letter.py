@@ -96,6 +96,8 @@ async def confirmed(link: RabbitLink, lane: Lane, letter: Letter) -> None:
 
     mark_as_ours()
     await link.unblocked()
+    if not lane.usable:
+        raise Again
     letter.is_sent = True
     try:
         answer = await lane.channel.basic_publish(

@@ -101,7 +101,10 @@ class Lane:
 
     @property
     def usable(self) -> bool:
-        return not self._is_retired and not self.channel.is_closed
+        # The broker's own close is answered at once, but aiormq calls the channel closed only some steps later.
+        # What is sent meanwhile would end the whole connection ("expected 'channel.open'").
+        is_closing = self.channel._close_exception is not None  # noqa: SLF001 - nothing public tells it in time
+        return not self._is_retired and not is_closing and not self.channel.is_closed
 
     def enter(self) -> None:
         self._users += 1
@@ -221,6 +224,9 @@ async def logged_in(url: URL, vhost: str, wire: Wire) -> Connection:
         client_properties={"connection_name": "fencepost"},
     )
     connection.vhost = vhost
+    # Without a limit, so that a publish is on its way in the very step in which its channel was found usable: one
+    # that waited for room behind others would follow the answer to the broker's close of that channel.
+    connection.write_queue = asyncio.Queue()
     try:
         await connection.connect()
     except InvalidFrameError as error:
