@@ -303,6 +303,23 @@ async def test_a_rate_of_one_queue_leaves_the_others_alone_and_can_be_lifted(box
         await until(lambda: len(hook.taken) == 50)
 
 
+async def test_what_a_crash_left_is_found_though_the_rate_is_always_used_up(box: Box) -> None:
+    """Normal messages must not take the rate before anybody looks for crash suspects."""
+    hook = Destination()
+    box.enqueue(3, queue="hook")
+    with box.conn.transaction():
+        crashed = Outbox().claim(box.conn, "crashed", queues=["hook"])
+    for each in crashed:
+        box.expire(each.id)
+    box.enqueue(1_000, queue="hook")
+    box.outbox.set_queue(box.conn, "hook", "ann", rate=20)
+    async with running(dispatcher(box, hook)):
+        began = time.monotonic()
+        await until(lambda: {each.id for each in crashed} <= {message.id for message in hook.taken})
+        assert time.monotonic() - began < 5
+        assert len(hook.taken) < 200
+
+
 # --- what is held back costs nothing ----------------------------------------------------------------------
 
 

@@ -126,6 +126,8 @@ class Claimer:
         self._rated_until: dict[str, float] = {}
         """Queues that have used up their rate, and until when."""
         self._suspects_at = 0.0
+        self._not_looked_at: set[str] = set()
+        """Queues whose rate was used up when there was a look for suspects: theirs comes with the next claim."""
         # Whose turn is first is left to chance, so that neither kind waits for ever where many short-lived
         # processes claim once each.
         self._owes_normal = random.random() < 0.5  # noqa: S311 - a turn, not a secret
@@ -174,6 +176,8 @@ class Claimer:
                 continue
             room = self._room(terms)
             whole = min(self._largest, terms.concurrency)
+            if terms.queue in self._not_looked_at:
+                break
             if terms.queue in self._crowded or room.messages - self._asked[terms.queue] < whole:
                 break
             return await self._claim_and_survive(self._ahead_link, terms, whole, room.longest_run)
@@ -209,6 +213,11 @@ class Claimer:
             wanted = min(room.messages - self._asked[terms.queue], self._largest, terms.concurrency)
             if wanted < 1:
                 no_room = True
+                continue
+            suspects = await self._suspects_before(terms)
+            if suspects.holdings:
+                return suspects
+            if self._is_held_back(terms.queue):
                 continue
             found = await self._claim_and_survive(self._link, terms, wanted, room.longest_run)
             if found.holdings or found.again:
@@ -287,6 +296,7 @@ class Claimer:
 
     async def _claim_suspects(self) -> Batch:
         due = [queue for queue in self._queues.due if not self._is_held_back(queue)]
+        self._not_looked_at = self._rated_until.keys() & self._queues.due
         random.shuffle(due)
         for queue in due[: store.QUEUES_PER_STEP]:
             terms = self._queues.terms(queue)
@@ -302,6 +312,16 @@ class Claimer:
                 return Batch(found, alone=True)
         self._survived = 0
         return Batch()
+
+    async def _suspects_before(self, terms: Terms) -> Batch:
+        """Claim a suspect of a queue that was held back by its rate before normal messages use that up again."""
+        if terms.queue not in self._not_looked_at:
+            return Batch()
+        self._not_looked_at.discard(terms.queue)
+        found = await self._suspects_of(terms, 1)
+        if not found and terms.queue in self._rated_until:
+            self._not_looked_at.add(terms.queue)
+        return Batch(found, alone=True)
 
     async def _suspects_of(
         self, terms: Terms, batch: int, max_reclaims: int = store.UNLIMITED, spare_attempts: int = 0
