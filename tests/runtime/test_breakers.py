@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -79,6 +80,22 @@ async def test_while_it_is_open_only_probes_get_through_whatever_the_number_of_w
     # One a second, and not one of each worker.
     assert took > 1.5
     assert attempts(box).total() == 100
+
+
+async def test_the_only_message_of_many_workers_survives_an_outage(box: Box) -> None:
+    """None of them sees five failures of it by itself: they count together."""
+    hook = Destination(DOWN)
+    box.enqueue(1, queue="hook")
+    async with AsyncExitStack() as stack:
+        for n in range(8):
+            options = {"max_attempts": 12, "owner": f"w{n}", "breaker_cap": timedelta(milliseconds=300)}
+            await stack.enter_async_context(running(dispatcher(box, hook, **options)))
+        await until(lambda: breaker(box) is not None)
+        await until(lambda: len(hook.refused) > 15)
+        assert box.statuses().get("dead", 0) == 0
+        hook.error = None
+        await until(lambda: box.statuses() == {"done": 1})
+    assert [each.failures_seen for each in box.outbox.queues(box.conn)] == [0]
 
 
 async def test_what_fails_while_it_opens_gets_its_attempt_back(box: Box) -> None:
@@ -160,7 +177,7 @@ async def test_successes_between_failures_keep_it_closed(box: Box) -> None:
     box.enqueue(200, queue="hook")
     async with running(dispatcher(box, every_other, concurrency=1, batch=10, max_attempts=50)):
         await until(lambda: box.statuses() == {"done": 200})
-    assert box.outbox.queues(box.conn) == []
+    assert box.conn.execute("SELECT breaker_version, breaker_seen FROM outbox_queue").fetchall() == [(0, 0)]
 
 
 async def test_past_its_budget_an_outage_uses_messages_up(box: Box) -> None:

@@ -12,7 +12,15 @@ from fencepost.core.operation import run
 from fencepost.core.queue import OpenBreaker, QueueSettings
 from fencepost.drivers import driver_for
 from fencepost.store import outbox as store
-from fencepost.store.breaker import claim_probe, close_breaker, open_breaker, reopen_breaker, take_probe
+from fencepost.store.breaker import (
+    claim_probe,
+    close_breaker,
+    note_delivered,
+    note_unavailable,
+    open_breaker,
+    reopen_breaker,
+    take_probe,
+)
 from tests.store.databases import Migrated
 from tests.store.ordered import CATALOG, do, take, take_suspects
 from tests.store.rows import LEASE, OUTBOX, Connection, add, claim, expire, row
@@ -162,3 +170,21 @@ def test_it_needs_no_row_of_its_queue_before(db: Connection) -> None:
     assert OUTBOX.queues(db) == []
     assert run(open_breaker(CATALOG, "default", pause=ZERO, error="x"), driver_for(db).execute)
     assert [each.queue for each in OUTBOX.queues(db)] == ["default"]
+
+
+def test_failures_of_many_workers_are_counted_together_until_something_is_delivered(
+    db: Connection, migrated: Migrated
+) -> None:
+    def fail(_: int) -> bool:
+        with psycopg.connect(migrated.url) as conn:
+            return do(conn, note_unavailable(CATALOG, "default", threshold=5, pause=MINUTE, error="down"))
+
+    assert [fail(n) for n in range(4)] == [False] * 4
+    assert [each.failures_seen for each in OUTBOX.queues(db)] == [4]
+    do(db, note_delivered(CATALOG, "default"))
+    with ThreadPoolExecutor(7) as pool:
+        assert sorted(pool.map(fail, range(7))) == [False] * 6 + [True]
+    found = breaker(db)
+    assert found is not None
+    assert found.error == "down"
+    assert [each.failures_seen for each in OUTBOX.queues(db)] == [0]

@@ -170,7 +170,8 @@ def destination_operations(outbox: Outbox, conn: Connection, execute: Callable[[
         found, is_held = run(claim_within_rate(catalog, "rated", 5, claims), execute)
     assert (len(found.claimed), is_held) == (2, True)
     assert outbox.mark_done(conn, found.claimed) == []
-    assert run(breaker.open_breaker(catalog, "rated", pause=timedelta(0), error="down"), execute)
+    run(breaker.note_delivered(catalog, "rated"), execute)
+    assert run(breaker.note_unavailable(catalog, "rated", threshold=1, pause=timedelta(0), error="down"), execute)
     with conn.transaction():
         probed, version = run(breaker.claim_probe(catalog, terms, "rated", patience=minute), execute)
     assert len(probed.claimed) == 1

@@ -56,7 +56,8 @@ class QueueSettings:
         breaker_failures: failures in a row that open its breaker; 0 for never.
         breaker_cap: the longest time between two probes of an open breaker.
         pause_reason: why it was paused, where whoever did it said so.
-        breaker: its breaker where that is open; not a setting.
+        failures_seen: failures to reach its destination in a row, counted by all workers together; not a setting.
+        breaker: its breaker where that is open; not a setting either.
         changed_at, changed_by: the last change; None where there was none.
     """
 
@@ -76,6 +77,7 @@ class QueueSettings:
     pause_reason: str | None = None
     changed_at: datetime | None = None
     changed_by: str | None = None
+    failures_seen: int = field(default=0, compare=False)
     breaker: OpenBreaker | None = field(default=None, compare=False)
 
     def problems(self) -> list[tuple[str, str]]:

@@ -25,7 +25,13 @@ from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
 from fencepost.runtime.terms import Terms
 from fencepost.store import queues
-from fencepost.store.breaker import close_breaker, open_breaker, reopen_breaker
+from fencepost.store.breaker import (
+    close_breaker,
+    note_delivered,
+    note_unavailable,
+    open_breaker,
+    reopen_breaker,
+)
 from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.breaker")
@@ -70,8 +76,10 @@ class Breakers:
         self._is_destination, self._on_open, self._on_close = is_destination, on_open, on_close
         self._open: dict[str, _Open] = {}
         self._counts: dict[str, FailureCount] = {}
+        self._seen: set[str] = set()
+        """Queues of which the database counts failures, until something of them is delivered."""
         self._pausing: set[str] = set()
-        self._writes: deque[tuple[str, Write]] = deque()
+        self._writes: deque[tuple[str, Write, Callable[[Any], None]]] = deque()
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -87,6 +95,8 @@ class Breakers:
                 since = now - each.breaker.open_for.total_seconds()
                 probe_at = now + each.breaker.probe_in.total_seconds()
                 seen[each.queue] = _Open(since, probe_at, each.breaker.trips, is_written=True)
+            elif each.failures_seen:
+                self._seen.add(each.queue)
         new, gone = seen.keys() - self._open.keys(), self._open.keys() - seen.keys()
         self._open = seen
         for queue in new:
@@ -121,6 +131,10 @@ class Breakers:
         """Note that something was delivered."""
         if self._counts:
             self._counts.pop(holding.terms.queue, None)
+        if self._seen and holding.terms.queue in self._seen:
+            queue = holding.terms.queue
+            self._seen.discard(queue)
+            self._submit(queue, lambda: note_delivered(self._catalog, queue))
         if holding.probe is not None:
             self._close(holding)
 
@@ -158,6 +172,8 @@ class Breakers:
         unavailable = isinstance(failure, Failed) and failure.unavailable
         if count.failed(holding.claimed.id, unavailable=unavailable):
             self._trip(terms, failure)
+        elif unavailable and count.threshold:
+            self._share(terms, failure)
 
     def _new_count(self, terms: Terms) -> FailureCount:
         factor = 1 if self._is_destination(terms.queue) else SHARED_QUEUE_FACTOR
@@ -166,9 +182,24 @@ class Breakers:
     def _trip(self, terms: Terms, failure: Failed | TimedOut) -> None:
         queue, error = terms.queue, failure.error
         pause = self._pause(terms, 0, failure)
+        self._opens(queue, pause, error)
+        self._submit(queue, lambda: open_breaker(self._catalog, queue, pause=pause, error=error))
+
+    def _share(self, terms: Terms, failure: Failed | TimedOut) -> None:
+        """Have it counted with what other workers saw: alone, each may see too little of a quiet queue."""
+        queue, error, threshold = terms.queue, failure.error, terms.breaker_failures
+        pause = self._pause(terms, 0, failure)
+        self._seen.add(queue)
+        self._submit(
+            queue,
+            lambda: note_unavailable(self._catalog, queue, threshold=threshold, pause=pause, error=error),
+            lambda has_opened: self._opens(queue, pause, error) if has_opened else None,
+        )
+
+    def _opens(self, queue: str, pause: timedelta, error: str) -> None:
         now = time.monotonic()
         self._open[queue] = _Open(now, now + pause.total_seconds(), 0, is_written=False)
-        del self._counts[queue]
+        self._counts.pop(queue, None)
         log.error(
             "the breaker of queue %s opens: its destination takes nothing (%s); a probe in %.1f s",
             queue,
@@ -176,7 +207,6 @@ class Breakers:
             pause.total_seconds(),
         )
         self._on_open(queue)
-        self._submit(queue, lambda: open_breaker(self._catalog, queue, pause=pause, error=error))
 
     def _probed(self, holding: Holding, result: Result, failure: Failed | TimedOut | None) -> None:
         if failure is not None:
@@ -224,8 +254,8 @@ class Breakers:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def _submit(self, queue: str, write: Write) -> None:
-        self._writes.append((queue, write))
+    def _submit(self, queue: str, write: Write, then: Callable[[Any], None] = lambda _: None) -> None:
+        self._writes.append((queue, write, then))
         self._idle.clear()
         self._arrived.set()
 
@@ -239,9 +269,9 @@ class Breakers:
             await self._arrived.wait()
             self._arrived.clear()
             while self._writes:
-                queue, write = self._writes.popleft()
+                queue, write, then = self._writes.popleft()
                 try:
-                    await self._link.run(write, tries=TRIES, atomic=True)
+                    then(await self._link.run(write, tries=TRIES, atomic=True))
                     if queue in self._open:
                         self._open[queue].is_written = True
                 except Exception as error:  # a breaker that cannot be written must not stop its worker

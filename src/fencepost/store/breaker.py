@@ -29,6 +29,27 @@ def open_breaker(catalog: Catalog, queue: str, *, pause: timedelta, error: str) 
     return bool((yield catalog.statement("breaker_open", params)))
 
 
+def note_unavailable(
+    catalog: Catalog, queue: str, *, threshold: int, pause: timedelta, error: str
+) -> Operation[bool]:
+    """Count a failure to reach the destination, over all workers, and open the breaker at the threshold.
+
+    In a quiet queue no worker alone sees enough of them: each of many gets the only message now and then.
+
+    Returns:
+        Whether that opened the breaker.
+    """
+    rows = yield catalog.statement("breaker_failed", {"queue": queue})
+    if not rows or rows[0][0] < threshold:
+        return False
+    return (yield from open_breaker(catalog, queue, pause=pause, error=error))
+
+
+def note_delivered(catalog: Catalog, queue: str) -> Operation[None]:
+    """Something was delivered: failures are counted from the first on again."""
+    yield catalog.statement("breaker_delivered", {"queue": queue})
+
+
 def take_probe(catalog: Catalog, queue: str, *, patience: timedelta) -> Operation[int | None]:
     """Take the right to one probe; return the breaker's version, or None where none is due.
 

@@ -101,7 +101,8 @@ def _settings(row: Row) -> QueueSettings:
         pause_reason=pause_reason,
         changed_at=instant(changed_at),
         changed_by=changed_by,
-        breaker=_breaker(*row[16:]),
+        failures_seen=row[16],
+        breaker=_breaker(*row[17:]),
     )
 
 

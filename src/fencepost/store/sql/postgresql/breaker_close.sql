@@ -4,6 +4,7 @@ SET breaker_version = q.breaker_version + 1,
     breaker_opened_at = NULL,
     breaker_probe_at = NULL,
     breaker_trips = 0,
+    breaker_seen = 0,
     breaker_error = NULL
 WHERE q.queue = %(queue)s::text
   AND q.breaker_opened_at IS NOT NULL

@@ -11,6 +11,7 @@ SET breaker_version = q.breaker_version + 1,
     breaker_opened_at = excluded.breaker_opened_at,
     breaker_probe_at = excluded.breaker_probe_at,
     breaker_trips = 0,
+    breaker_seen = 0,
     breaker_error = excluded.breaker_error
 WHERE q.breaker_opened_at IS NULL
 RETURNING q.breaker_version

@@ -31,6 +31,7 @@ ALTER TABLE {queue}
     ADD COLUMN breaker_cap_seconds double precision,
     -- From here on the workers' own: what was taken of the rate, and the breaker while it is open.
     ADD COLUMN rate_spent_until    timestamptz,
+    ADD COLUMN breaker_seen        integer NOT NULL DEFAULT 0,
     ADD COLUMN breaker_version     bigint  NOT NULL DEFAULT 0,
     ADD COLUMN breaker_opened_at   timestamptz,
     ADD COLUMN breaker_probe_at    timestamptz,
@@ -40,6 +41,7 @@ ALTER TABLE {queue}
         rate_per_second >= 0.001::float8 AND rate_per_second <= 1000000::float8
         AND breaker_failures BETWEEN 0 AND 1000000
         AND breaker_cap_seconds > 0::float8 AND breaker_cap_seconds <= 86400::float8
+        AND breaker_seen BETWEEN 0 AND 1000000000
         AND breaker_trips BETWEEN 0 AND 1000000000
         AND (breaker_opened_at IS NULL) = (breaker_probe_at IS NULL)
     );
