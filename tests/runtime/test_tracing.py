@@ -24,8 +24,8 @@ from fencepost.observe import tracing
 from fencepost.observe.tracing import PublishSpan, is_listening, with_current_context
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import as_publisher
-from fencepost.publishers.nats import NatsPublisher
-from fencepost.publishers.rabbitmq import RabbitPublisher
+from fencepost.publishers.nats.publisher import NatsPublisher
+from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.testing import sample_message
 from tests.runtime.box import Box, until, wait_until
 
