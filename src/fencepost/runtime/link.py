@@ -9,6 +9,7 @@ and there are no prepared statements: session state would leak, or be somebody e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import traceback
@@ -143,7 +144,7 @@ class Link:
         """Close the connection; the server rolls back what was not committed."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close()
+            await hang_up(connection)
 
     async def _once(self, make: Callable[[], Operation[T]], atomic: bool) -> T:
         async with self._turn:
@@ -225,6 +226,21 @@ def _nothing() -> Operation[None]:
 
 # A setting that only a session of our own can have: poolers refuse start-up options, or drop them.
 _OWN_SESSION = "fencepost.own_session"
+
+
+async def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Close a connection on which a statement may still be waited for.
+
+    psycopg asks the event loop to watch the connection's socket, anew ten times a second, and the loop does so at
+    the end of its turn. Where the socket is closed in between, uvloop ends the whole process (libuv calls abort),
+    so it has to forget the socket first. The two coincide easily where the process was stopped for a while.
+    """
+    with contextlib.suppress(psycopg.Error):  # it is closed already
+        descriptor = connection.fileno()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(descriptor)
+        loop.remove_writer(descriptor)
+    await connection.close()
 
 
 async def connect(url: str, role: str, limits: Limits) -> psycopg.AsyncConnection[Any]:

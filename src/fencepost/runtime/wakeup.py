@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from fencepost.core.error_text import describe
-from fencepost.runtime.link import Limits, connect, is_shared
+from fencepost.runtime.link import Limits, connect, hang_up, is_shared
 
 log = logging.getLogger("fencepost.wakeup")
 
@@ -62,7 +62,7 @@ class Wakeup:
         Otherwise psycopg would answer the cancellation by asking a server that may have gone silent.
         """
         if self._connection is not None:
-            await self._connection.close()
+            await hang_up(self._connection)
 
     async def listen(self, url: str, channel: str, limits: Limits) -> None:
         """Listen until cancelled; connection losses are warned of once, until it works again.
@@ -118,6 +118,6 @@ class Wakeup:
         finally:
             if not asked.done():
                 # Closed first: psycopg would ask the silent server to cancel, and wait for that.
-                await connection.close()
+                await hang_up(connection)
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
