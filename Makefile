@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One pytest process a core; each starts servers of its own on free ports.
-JOBS ?= 2
+# More than one a core, since tests wait more than they compute; each starts servers of its own on free ports.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-race test check lint types contracts unit test-one order servers bench bench-report docs format clean

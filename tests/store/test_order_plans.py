@@ -6,7 +6,7 @@ keys) or one of the partial indexes from end to end. None of it may happen, what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,10 +129,19 @@ def deep(request: pytest.FixtureRequest, postgres18: PostgresServer) -> Iterator
         yield made
 
 
-TERMS = {"queue": "default", "owner": "w", "lease": 60.0, "max_attempts": 12}
+TERMS = {"queue": "default", "owner": "w", "lease": 60.0, "max_attempts": 12, "is_probe": False}
 CLAIM = TERMS | {
     "batch": BATCH, "floor": 0, "park": PARK, "park_behind_leased": True, "longest_run": 100_000,
 }  # fmt: skip
+
+
+def closing(held: Sequence[Claimed]) -> dict[str, Any]:
+    """The parameters that close what is held as delivered."""
+    return {
+        "ids": [each.id for each in held],
+        "tokens": [each.token for each in held],
+        "outcomes": ["delivered"] * len(held),
+    }
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -207,7 +216,7 @@ def test_a_claim_of_unordered_messages_beside_deep_keys(deep: Deep, mode: str) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_closing_and_promoting(deep: Deep, mode: str) -> None:
-    held = {"ids": [each.id for each in deep.held], "tokens": [each.token for each in deep.held]}
+    held = closing(deep.held)
     deep.explain("mark_done_ordered", held, mode).check(rows=3 * len(deep.held), buffers=1_500)
     keys = {"queues": ["default"] * 3, "keys": ["dead", "hot", "leased"]}
     deep.explain("promote", keys, mode).check(rows=3, buffers=50)
@@ -289,7 +298,7 @@ def test_no_statement_walks_the_primary_key_as_statistics_are_out_of_date(outdat
     deep.explain("promote", {"queues": ["default"], "keys": ["hot"]}, mode).check_rows(2)
     with outdated.transaction(force_rollback=True):
         held = claim(outdated, batch=BATCH)
-        params = {"ids": [each.id for each in held], "tokens": [each.token for each in held]}
+        params = closing(held)
         deep.explain("mark_done_ordered", params, mode).check_rows(3 * BATCH)
         expire(outdated)
         window = {"batch": 1, "window": 10_000, "max_reclaims": 2**31 - 1, "spare_attempts": 0}
