@@ -157,11 +157,14 @@ def test_claims_closings_and_skips_of_one_key_at_once(db: Connection, url: str) 
                 connection, [NewMessage(event_type="e", payload=None, ordering_key=key) for key in keys]
             )
 
-    Crowd(url, seed, SECONDS).run(worker(), worker(), worker(), operates, produces)
-    assert value(db, deadlocks) == before
-    # One closing of a key has the lock before the statement begins that writes when it was.
     delivered = "FROM outbox WHERE outcome = 'delivered' AND ordering_key IS NOT NULL"
+    for more in range(5):  # a slow machine gets little done in one go
+        Crowd(url, seed + more, SECONDS).run(worker(), worker(), worker(), operates, produces)
+        if value(db, f"SELECT count(*) {delivered}") > 50:
+            break
+    assert value(db, deadlocks) == before
     assert value(db, f"SELECT count(*) {delivered}") > 50, f"seed {seed}"
+    # One closing of a key has the lock before the statement begins that writes when it was.
     late = f"SELECT done_at < lag(done_at) OVER (PARTITION BY ordering_key ORDER BY id) AS late {delivered}"
     assert value(db, f"SELECT count(*) FROM ({late}) AS pair WHERE late") == 0, f"seed {seed}"
     # Nothing sleeps.
