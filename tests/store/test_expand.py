@@ -12,7 +12,7 @@ from fencepost import Claimed, NewMessage, Outbox, Routing, Rule
 from fencepost.core.operation import run
 from fencepost.drivers import driver_for
 from fencepost.store.expand import Expanded, Expansion, close_and_expand
-from fencepost.store.outbox import Closed
+from fencepost.store.fenced import Closed
 from tests.store.databases import Migrated
 from tests.store.ordered import beside, do, done, ids, take, until_it_waits
 from tests.store.rows import OUTBOX, Connection, add, claim_one, expire, row, value

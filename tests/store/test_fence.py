@@ -12,7 +12,7 @@ from fencepost.core.operation import run
 from fencepost.core.outcome import Dead, Done, Release, Reschedule
 from fencepost.core.states import DEAD_OUTCOMES, DONE_OUTCOMES, Event, Outcome
 from fencepost.drivers import driver_for
-from fencepost.store import outbox as store
+from fencepost.store import fenced
 from fencepost.store.finalize import Decided, Finalized, finalize
 from tests.store.rows import (
     FINALIZES,
@@ -274,10 +274,10 @@ def test_each_message_of_a_batch_has_its_own_delay_and_error(db: Connection) -> 
     ids = add(db, 3)
     held = claim(db)
     entries = [
-        store.Rescheduled(each, timedelta(hours=n), f"error {n}", refund_attempt=n == 2)
+        fenced.Rescheduled(each, timedelta(hours=n), f"error {n}", refund_attempt=n == 2)
         for n, each in enumerate(reversed(held))
     ]
-    assert run(store.reschedule(OUTBOX.catalog, entries), driver_for(db).execute) == frozenset()
+    assert run(fenced.reschedule(OUTBOX.catalog, entries), driver_for(db).execute) == frozenset()
     seen = all_rows(db)
     assert [each.id for each in seen] == ids
     assert [each.last_error for each in seen] == ["error 2", "error 1", "error 0"]
@@ -287,10 +287,10 @@ def test_each_message_of_a_batch_has_its_own_delay_and_error(db: Connection) -> 
     db.execute("UPDATE outbox SET available_at = statement_timestamp()")
     outcomes = [Outcome.PERMANENT, Outcome.UNROUTABLE, Outcome.PERMANENT]
     buried = [
-        store.Buried(each, outcome, f"dead {n}")
+        fenced.Buried(each, outcome, f"dead {n}")
         for n, (each, outcome) in enumerate(zip(claim(db), outcomes, strict=True))
     ]
-    assert run(store.mark_dead(OUTBOX.catalog, buried), driver_for(db).execute) == frozenset()
+    assert run(fenced.mark_dead(OUTBOX.catalog, buried), driver_for(db).execute) == frozenset()
     assert [(each.outcome, each.last_error) for each in all_rows(db)] == [
         ("permanent", "dead 0"),
         ("unroutable", "dead 1"),

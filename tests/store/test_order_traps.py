@@ -17,7 +17,7 @@ import pytest
 from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.core.states import Recovery
 from fencepost.drivers import driver_for
-from fencepost.store import operators
+from fencepost.store import fenced, operators
 from fencepost.store import outbox as store
 from tests.store.ordered import CATALOG, beside, do, done, drain, ids, states, take, take_suspects, until_it_waits
 from tests.store.rows import LEASE, OUTBOX, Connection, add, expire
@@ -117,7 +117,7 @@ def test_a_follower_given_back_as_a_parked_one(db: Connection, shipped: bool) ->
     doctor = without(
         "release", "SET status = 'pending',", "SET status = 'blocked', available_at = '9999-12-31 0:0+0',"
     )
-    perform(db, store.release(CATALOG, [follower]), as_shipped if shipped else doctor)
+    perform(db, fenced.release(CATALOG, [follower]), as_shipped if shipped else doctor)
     assert sleeps(db) is not shipped
 
 
@@ -133,7 +133,7 @@ def test_two_closings_of_one_key_at_once(db: Connection, url: str, shipped: bool
     assert take(db).parked == 1
     doctor = as_shipped if shipped else no_lock
     with psycopg.connect(url) as finalizer, beside(url) as operator:
-        assert perform(finalizer, store.mark_done(CATALOG, held[:1]), doctor) == frozenset()
+        assert perform(finalizer, fenced.mark_done(CATALOG, held[:1]), doctor) == frozenset()
         skip = operators.skip_dead(CATALOG, [made[1]], actor="ann", reason=None, notify=False)
         future = operator.begin(lambda connection: perform(connection, skip, doctor))
         if shipped:
@@ -160,7 +160,7 @@ def test_a_closing_that_looks_for_parked_ones_in_the_snapshot_of_its_update(
         if not shipped:
             finalizer.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         assert claim(claimer, as_shipped).parked == 1
-        closing = store.mark_done(CATALOG, held)
+        closing = fenced.mark_done(CATALOG, held)
         doctor = as_shipped if shipped else one_snapshot
         future = finalizer.begin(lambda connection: perform(connection, closing, doctor))
         until_it_waits(db, finalizer)
@@ -214,7 +214,7 @@ def test_a_run_that_is_closed_while_its_head_is_taken_over(db: Connection, url: 
     with psycopg.connect(url) as rescuer, beside(url) as finalizer:
         taken = do_not_commit(rescuer)
         assert [(each.id, each.recovery) for each in taken.claimed] == [(held[0].id, Recovery.AUTO)]
-        closing = store.mark_done(CATALOG, held)
+        closing = fenced.mark_done(CATALOG, held)
         future = finalizer.begin(lambda connection: perform(connection, closing, doctor))
         until_it_waits(db, finalizer)
         rescuer.commit()

@@ -19,6 +19,7 @@ from fencepost.core.records import Claimed
 from fencepost.drivers.psycopg import PsycopgDriver
 from fencepost.runtime.floor import ScanFloor
 from fencepost.runtime.link import Limits
+from fencepost.store import fenced
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
 
@@ -62,7 +63,7 @@ class Claimant:
     def finalize(self, claimed: list[Claimed]) -> None:
         """Write down that all of it was delivered."""
         with self._connection.transaction():
-            run(store.mark_done(self._catalog, claimed), self._driver.execute)
+            run(fenced.mark_done(self._catalog, claimed), self._driver.execute)
 
     def _timed(self, statement: Statement) -> Rows:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`Outbox` and `AsyncOutbox`: the operations of `fencepost.store.outbox` on the caller's own connection.
+"""`Outbox` and `AsyncOutbox`: the operations of `fencepost.store` on the caller's own connection.
 
 None of the methods commits or rolls back. The twins differ in nothing but ``await``; what they share (how
 arguments become operations) is in `_OutboxOperations`.
@@ -22,7 +22,7 @@ from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
-from fencepost.store import breaker, doctor, keys, operators, queues, schema, upkeep
+from fencepost.store import breaker, doctor, fenced, keys, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue_events
@@ -131,7 +131,7 @@ class _OutboxOperations:
         if lease <= timedelta(0):
             raise ConfigError("heartbeat needs a lease above 0")
         claimed = _many(messages)
-        return claimed, store.heartbeat(self.catalog, claimed, lease)
+        return claimed, fenced.heartbeat(self.catalog, claimed, lease)
 
     def _reap(
         self, max_attempts: int, queues: Sequence[str] | None, limit: int
@@ -156,8 +156,8 @@ class _OutboxOperations:
         self, messages: Claimed | Iterable[Claimed], delay: timedelta, error: str, refund_attempt: bool
     ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
         claimed = _many(messages)
-        entries = [store.Rescheduled(each, delay, error, refund_attempt) for each in claimed]
-        return claimed, store.reschedule(self.catalog, entries)
+        entries = [fenced.Rescheduled(each, delay, error, refund_attempt) for each in claimed]
+        return claimed, fenced.reschedule(self.catalog, entries)
 
     def _mark_dead(
         self, messages: Claimed | Iterable[Claimed], error: str, outcome: str
@@ -165,8 +165,8 @@ class _OutboxOperations:
         if outcome not in DEAD_OUTCOMES:
             raise ConfigError(f"outcome must be one of {', '.join(sorted(DEAD_OUTCOMES))}, not {outcome!r}")
         claimed = _many(messages)
-        entries = [store.Buried(each, Outcome(outcome), error) for each in claimed]
-        return claimed, store.mark_dead(self.catalog, entries)
+        entries = [fenced.Buried(each, Outcome(outcome), error) for each in claimed]
+        return claimed, fenced.mark_dead(self.catalog, entries)
 
     def _list_dead(
         self, queue: str | None, outcome: str | None, after: int, limit: int
@@ -267,7 +267,7 @@ class Outbox(_OutboxOperations):
         claimed = _many(messages)
         if _any_ordered(claimed):
             self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
-        return _chosen(claimed, self._run(conn, store.mark_done(self.catalog, claimed)))
+        return _chosen(claimed, self._run(conn, fenced.mark_done(self.catalog, claimed)))
 
     def reschedule(
         self,
@@ -296,7 +296,7 @@ class Outbox(_OutboxOperations):
     ) -> list[Claimed]:
         """Give back at once what was not started; return the messages whose lease is lost."""
         claimed = _many(messages)
-        operation = store.release(self.catalog, claimed, refund_attempt=refund_attempt)
+        operation = fenced.release(self.catalog, claimed, refund_attempt=refund_attempt)
         return _chosen(claimed, self._run(conn, operation))
 
     def reap(
@@ -496,7 +496,7 @@ class AsyncOutbox(_OutboxOperations):
         claimed = _many(messages)
         if _any_ordered(claimed):
             await self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
-        return _chosen(claimed, await self._run(conn, store.mark_done(self.catalog, claimed)))
+        return _chosen(claimed, await self._run(conn, fenced.mark_done(self.catalog, claimed)))
 
     async def reschedule(
         self,
@@ -525,7 +525,7 @@ class AsyncOutbox(_OutboxOperations):
     ) -> list[Claimed]:
         """Give back at once what was not started; return the messages whose lease is lost."""
         claimed = _many(messages)
-        operation = store.release(self.catalog, claimed, refund_attempt=refund_attempt)
+        operation = fenced.release(self.catalog, claimed, refund_attempt=refund_attempt)
         return _chosen(claimed, await self._run(conn, operation))
 
     async def reap(

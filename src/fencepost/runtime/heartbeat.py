@@ -19,7 +19,7 @@ from fencepost.core.error_text import describe
 from fencepost.core.records import Claimed
 from fencepost.runtime.held import Held, Holding
 from fencepost.runtime.link import Limits, Link
-from fencepost.store import outbox as store
+from fencepost.store import fenced
 from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.heartbeat")
@@ -139,7 +139,7 @@ class Heartbeat:
     async def _renew(self, link: Link, claimed: list[Claimed], lease: timedelta) -> frozenset[int]:
         # Within the time of one beat, so that a slow answer does not cost the next one.
         async with asyncio.timeout(max(self._every(), self._limits().statement)):
-            return await link.run(lambda: store.heartbeat(self._catalog, claimed, lease), tries=3)
+            return await link.run(lambda: fenced.heartbeat(self._catalog, claimed, lease), tries=3)
 
     async def _watch(self) -> None:
         while True:

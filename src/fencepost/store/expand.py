@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from fencepost.core.operation import Operation
 from fencepost.core.records import Claimed
-from fencepost.store import order, outbox
+from fencepost.store import fenced, order
 from fencepost.store.catalog import Catalog
 
 BUSY_PAUSE = timedelta(milliseconds=100)
@@ -30,7 +30,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What came of it; see `fencepost.store.outbox.Closed`.
+    """What came of it; see `fencepost.store.fenced.Closed`.
 
     Args:
         closed: what came of closing the originals.
@@ -38,7 +38,7 @@ class Expanded:
             destinations, and we must not wait for it; or an earlier one of their key was given back for that.
     """
 
-    closed: outbox.Closed
+    closed: fenced.Closed
     busy: frozenset[int] = frozenset()
 
 
@@ -53,14 +53,14 @@ def close_and_expand(
     a worker whose lease was lost, writes none.
     """
     if not expansions:
-        return Expanded((yield from outbox.close(catalog, delivered)))
+        return Expanded((yield from fenced.close(catalog, delivered)))
     sequenced, locked = yield from _lock(catalog, expansions)
     free, waiting = _in_turn(expansions, locked)
-    closed = yield from outbox.close(catalog, delivered, [each.claimed for each in free])
+    closed = yield from fenced.close(catalog, delivered, [each.claimed for each in free])
     untouched = closed.lost | closed.out_of_turn | closed.repeated
     yield from _write(catalog, [each for each in free if each.claimed.id not in untouched], sequenced)
     gone = yield from _put_back(catalog, waiting)
-    lost = outbox.Closed(closed.lost | gone, closed.out_of_turn, closed.promoted, closed.repeated)
+    lost = fenced.Closed(closed.lost | gone, closed.out_of_turn, closed.promoted, closed.repeated)
     return Expanded(lost, frozenset(each.id for each in waiting) - gone)
 
 
@@ -112,7 +112,7 @@ def _write(catalog: Catalog, expansions: Sequence[Expansion], sequenced: frozens
 def _put_back(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[frozenset[int]]:
     text = "a producer's transaction holds its ordering key in one of its destinations"
     return (
-        yield from outbox.reschedule(
-            catalog, [outbox.Rescheduled(each, BUSY_PAUSE, text, refund_attempt=True) for each in claimed]
+        yield from fenced.reschedule(
+            catalog, [fenced.Rescheduled(each, BUSY_PAUSE, text, refund_attempt=True) for each in claimed]
         )
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.records import Claimed
-from fencepost.store import outbox
+from fencepost.store import fenced
 from fencepost.store.catalog import Catalog
 from fencepost.store.expand import Expansion, close_and_expand
 
@@ -17,7 +17,7 @@ Decided = tuple[Claimed, Action]
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """What came of a batch; see `fencepost.store.outbox.Closed`."""
+    """What came of a batch; see `fencepost.store.fenced.Closed`."""
 
     lost: frozenset[int]
     out_of_turn: frozenset[int] = frozenset()
@@ -41,8 +41,8 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
     """
     done: list[Claimed] = []
     released: list[Claimed] = []
-    rescheduled: list[outbox.Rescheduled] = []
-    buried: list[outbox.Buried] = []
+    rescheduled: list[fenced.Rescheduled] = []
+    buried: list[fenced.Buried] = []
     expansions: list[Expansion] = []
     for claimed, action in decided:
         match action:
@@ -53,13 +53,13 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
             case Release():
                 released.append(claimed)
             case Reschedule(delay=delay, error=error, refund_attempt=refund):
-                rescheduled.append(outbox.Rescheduled(claimed, delay, error, refund))
+                rescheduled.append(fenced.Rescheduled(claimed, delay, error, refund))
             case Dead(outcome=outcome, error=error):
-                buried.append(outbox.Buried(claimed, outcome, error))
+                buried.append(fenced.Buried(claimed, outcome, error))
     expanded = yield from close_and_expand(catalog, done, expansions)
     closed = expanded.closed
     lost = closed.lost
-    lost |= yield from outbox.reschedule(catalog, rescheduled)
-    lost |= yield from outbox.mark_dead(catalog, buried)
-    lost |= yield from outbox.release(catalog, released)
+    lost |= yield from fenced.reschedule(catalog, rescheduled)
+    lost |= yield from fenced.mark_dead(catalog, buried)
+    lost |= yield from fenced.release(catalog, released)
     return Finalized(lost, closed.out_of_turn, closed.promoted, expanded.busy)
