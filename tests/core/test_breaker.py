@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from fencepost.core.breaker import FailureCount, pause_before_probe
+from fencepost.core.breaker import FailureCount, SlowStart, pause_before_probe
 
 SECOND = timedelta(seconds=1)
 
@@ -41,6 +41,21 @@ def test_in_a_shared_queue_more_messages_must_fail_but_to_be_out_of_reach_is_the
 def test_a_threshold_of_zero_is_never() -> None:
     count = FailureCount(0, 0)
     assert not any(count.failed(n, unavailable=True) for n in range(100))
+
+
+def test_a_slow_start_doubles_with_each_round_that_is_delivered_and_halves_with_a_failure() -> None:
+    start = SlowStart()
+    widths = []
+    for _ in range(5):
+        widths.append(start.most)
+        for _ in range(start.most):
+            start.delivered()
+    assert widths == [1, 2, 4, 8, 16]
+    start.failed()
+    assert start.most == 16
+    for _ in range(10):
+        start.failed()
+    assert start.most == 1
 
 
 def test_pauses_double_from_a_second_to_the_cap_for_any_number_of_probes() -> None:

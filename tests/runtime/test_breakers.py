@@ -82,6 +82,18 @@ async def test_while_it_is_open_only_probes_get_through_whatever_the_number_of_w
     assert attempts(box).total() == 100
 
 
+async def test_the_only_message_survives_an_outage_with_fewer_attempts_than_failures_open_a_breaker(
+    box: Box,
+) -> None:
+    hook = Destination(DOWN)
+    box.enqueue(1, queue="hook")
+    async with running(dispatcher(box, hook, max_attempts=3, breaker_failures=5)):
+        await until(lambda: len(hook.refused) > 10)
+        assert box.statuses().get("dead", 0) == 0
+        hook.error = None
+        await until(lambda: box.statuses() == {"done": 1})
+
+
 async def test_the_only_message_of_many_workers_survives_an_outage(box: Box) -> None:
     """None of them sees five failures of it by itself: they count together."""
     hook = Destination(DOWN)
@@ -107,7 +119,7 @@ async def test_what_fails_while_it_opens_gets_its_attempt_back(box: Box) -> None
         raise DOWN
 
     box.enqueue(50, queue="hook")
-    options = {"breaker_cap": timedelta(seconds=20), "breaker_failures": 5}
+    options = {"breaker_cap": timedelta(seconds=20), "breaker_failures": 5, "max_attempts": 12}
     async with running(dispatcher(box, fails_together, **options)):
         await until(lambda: box.statuses() == {"processing": 50})
         gate.set()
@@ -195,6 +207,62 @@ async def test_a_receivers_wish_is_how_long_nobody_asks_again(box: Box) -> None:
     found = breaker(box)
     assert found is not None
     assert 30 < found.probe_in.total_seconds() <= 40
+
+
+class Narrow(Destination):
+    """It takes a few at once; asked for more, it falls over for as long as they last."""
+
+    def __init__(self, error: BaseException | None = None, width: int = 3) -> None:
+        super().__init__(error)
+        self.width, self.under_way = width, 0
+
+    async def publish(self, message: Message, delivery: Delivery) -> None:
+        self.under_way += 1
+        try:
+            await asyncio.sleep(0.01)  # work, not a wait for something
+            if self.under_way > self.width:
+                self.refused.append(message.id)
+                raise Retryable("overloaded", unavailable=True)
+            await super().publish(message, delivery)
+        finally:
+            self.under_way -= 1
+
+
+async def test_a_destination_that_comes_back_is_not_brought_down_by_what_waited(box: Box) -> None:
+    hook = Narrow(DOWN)
+    box.enqueue(150, queue="hook")
+    async with running(dispatcher(box, hook, max_attempts=12)):
+        await until(lambda: breaker(box) is not None)
+        await until(lambda: box.statuses() == {"pending": 150})
+        hook.error = None
+        hook.refused.clear()
+        await until(lambda: box.statuses() == {"done": 150})
+    # Without a slow start, each message but the probes is refused several times over.
+    assert len(hook.refused) < 300
+
+
+async def test_after_an_outage_the_whole_width_is_used_again(box: Box) -> None:
+    gate = asyncio.Event()
+    gate.set()
+
+    class Held(Narrow):
+        async def publish(self, message: Message, delivery: Delivery) -> None:
+            await Destination.publish(self, message, delivery)
+            self.under_way += 1
+            await gate.wait()
+
+    hook = Held(DOWN)
+    box.enqueue(40, queue="hook")
+    async with running(dispatcher(box, hook, concurrency=20)):
+        await until(lambda: breaker(box) is not None)
+        hook.error = None
+        await until(lambda: box.statuses() == {"done": 40})
+        gate.clear()
+        hook.under_way = 0
+        box.enqueue(60, queue="hook")
+        await until(lambda: hook.under_way == 20)
+        gate.set()
+        await until(lambda: box.statuses() == {"done": 100})
 
 
 async def test_other_queues_go_on(box: Box) -> None:

@@ -43,6 +43,23 @@ class FailureCount:
         return self.unavailable >= self.threshold or len(self.messages) >= self.many
 
 
+@dataclass(slots=True)
+class SlowStart:
+    """How much of a queue is published at once after its breaker was closed.
+
+    What waited through an outage would bring a destination that just came back down again. So it begins with one;
+    each that is delivered makes it one more, and each that fails halves it (as TCP's slow start does, RFC 5681).
+    """
+
+    most: int = 1
+
+    def delivered(self) -> None:
+        self.most += 1
+
+    def failed(self) -> None:
+        self.most = max(1, self.most // 2)
+
+
 def pause_before_probe(trips: int, cap: timedelta, wish: timedelta | None, longest_wish: timedelta) -> timedelta:
     """Return the time until the next probe.
 

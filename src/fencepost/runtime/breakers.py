@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencepost.config import DispatcherSettings
-from fencepost.core.breaker import SHARED_QUEUE_FACTOR, FailureCount, pause_before_probe
+from fencepost.core.breaker import SHARED_QUEUE_FACTOR, FailureCount, SlowStart, pause_before_probe
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Cancelled, Failed, Foreign, Refused, Result, Routed, TimedOut, Unstarted
@@ -78,6 +78,7 @@ class Breakers:
         self._counts: dict[str, FailureCount] = {}
         self._seen: set[str] = set()
         """Queues of which the database counts failures, until something of them is delivered."""
+        self._starting: dict[str, SlowStart] = {}
         self._pausing: set[str] = set()
         self._writes: deque[tuple[str, Write, Callable[[Any], None]]] = deque()
         self._arrived = asyncio.Event()
@@ -120,6 +121,19 @@ class Breakers:
             return None
         return max(0.0, known.probe_at - time.monotonic())
 
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
+    def most_at_once(self, terms: Terms) -> int:
+        """Return how much of a queue may be published at once: less than usual after an outage."""
+        starting = self._starting.get(terms.queue)
+        if starting is None:
+            return terms.concurrency
+        if starting.most >= terms.concurrency:
+            del self._starting[terms.queue]
+        return min(starting.most, terms.concurrency)
+
     def probing(self, queue: str, patience: float) -> None:
         """Note that a probe is under way, here or elsewhere: the next one comes later."""
         if queue in self._open:
@@ -131,6 +145,8 @@ class Breakers:
         """Note that something was delivered."""
         if self._counts:
             self._counts.pop(holding.terms.queue, None)
+        if self._starting and (starting := self._starting.get(holding.terms.queue)) is not None:
+            starting.delivered()
         if self._seen and holding.terms.queue in self._seen:
             queue = holding.terms.queue
             self._seen.discard(queue)
@@ -166,8 +182,10 @@ class Breakers:
         terms = holding.terms
         if terms.queue in self._open:
             return
+        if terms.queue in self._starting:
+            self._starting[terms.queue].failed()
         count = self._counts.get(terms.queue)
-        if count is None or count.threshold != terms.breaker_failures:
+        if count is None or count.threshold != terms.outage_after:
             count = self._counts[terms.queue] = self._new_count(terms)
         unavailable = isinstance(failure, Failed) and failure.unavailable
         if count.failed(holding.claimed.id, unavailable=unavailable):
@@ -177,7 +195,7 @@ class Breakers:
 
     def _new_count(self, terms: Terms) -> FailureCount:
         factor = 1 if self._is_destination(terms.queue) else SHARED_QUEUE_FACTOR
-        return FailureCount(terms.breaker_failures, terms.breaker_failures * factor)
+        return FailureCount(terms.outage_after, terms.breaker_failures * factor)
 
     def _trip(self, terms: Terms, failure: Failed | TimedOut) -> None:
         queue, error = terms.queue, failure.error
@@ -187,7 +205,7 @@ class Breakers:
 
     def _share(self, terms: Terms, failure: Failed | TimedOut) -> None:
         """Have it counted with what other workers saw: alone, each may see too little of a quiet queue."""
-        queue, error, threshold = terms.queue, failure.error, terms.breaker_failures
+        queue, error, threshold = terms.queue, failure.error, terms.outage_after
         pause = self._pause(terms, 0, failure)
         self._seen.add(queue)
         self._submit(
@@ -249,6 +267,7 @@ class Breakers:
 
     def _forget(self, queue: str) -> None:
         self._counts.pop(queue, None)
+        self._starting[queue] = SlowStart()
         log.warning("the breaker of queue %s is closed: it goes on", queue)
         self._on_close()
 

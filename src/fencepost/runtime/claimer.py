@@ -366,6 +366,8 @@ class Claimer:
 
     async def _claim_probe(self) -> Batch:
         """Where the breaker of a queue is open and a probe is due, claim one message of it."""
+        if not self._breakers.has_open:
+            return Batch()
         for terms in self._queues.in_turn():
             if not self._breakers.may_probe(terms.queue):
                 continue

@@ -82,7 +82,9 @@ class Flight:
     def room(self, terms: Terms) -> Room:
         """Tell how many messages of a queue are worth claiming now."""
         slots = self._slots_of(terms)
-        slots.limit = terms.concurrency
+        # (Threads and publishes that do not end hold their slots on top of what is let through after an outage.)
+        held = slots.stuck + slots.threads.abandoned
+        slots.limit = min(terms.concurrency, self._breakers.most_at_once(terms) + held)
         # Results that cannot be written hold back claims as well: their leases are ours to keep alive.
         unwritten = max(0, self._finalizer.backlog - self._settings.batch)
         return Room(slots.claimable(self._settings.batch, unwritten, time.monotonic()), slots.longest_run)

@@ -11,6 +11,9 @@ from fencepost.core.lease import timing_problems
 from fencepost.core.outcome import RetryPolicy
 from fencepost.core.queue import QueueSettings
 
+FEWEST_FAILURES = 2
+"""To reach a destination, that are taken for an outage, however few attempts a message has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -34,6 +37,11 @@ class Terms:
     rate: float | None = None
     """Messages a second, over all dispatchers."""
     problems: tuple[str, ...] = ()
+
+    @property
+    def outage_after(self) -> int:
+        """Failures to reach the destination that open the breaker: before the only message is out of attempts."""
+        return min(self.breaker_failures, max(FEWEST_FAILURES, self.policy.max_attempts))
 
 
 def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
