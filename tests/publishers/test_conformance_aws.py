@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
 
 from fencepost.publishers.aws.sns import SnsPublisher
 from fencepost.publishers.aws.sqs import SqsPublisher
-from fencepost.testing.publisher_conformance import FaultProxy, PublisherConformance, PublisherHarness, Received
-from tests.publishers.conftest import free_port
+from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received
 from tests.publishers.moto_server import ACCOUNT, REGION, MotoServer, aws_environment, decoded
+from tests.publishers.served import SharedHarness
 
 MAX_BYTES = 200_000
 
 
-@pytest.fixture(scope="module")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
-    server = MotoServer(tmp_path_factory.mktemp("moto"), free_port())
-    yield server
-    server.close()
-
-
-class AwsHarness(PublisherHarness):
+class AwsHarness(SharedHarness[MotoServer]):
     """One moto server serves all tests of this module; each finds it empty."""
 
     def __init__(self, moto: MotoServer, timeout: float, suffix: str) -> None:
-        self._moto = moto
-        self.proxy = FaultProxy("127.0.0.1", moto.port)
-        self._timeout, self._suffix = timeout, suffix
+        super().__init__(moto, timeout)
+        self._suffix = suffix
         self._queue = f"orders{suffix}"
         self._seen: list[Received] = []
 
@@ -38,20 +30,8 @@ class AwsHarness(PublisherHarness):
         await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
-        self._moto.start()
-        self._moto.create_queue(self._queue)
-
-    async def stop(self) -> None:
-        self._moto.stop()
-
-    async def pause(self) -> None:
-        self._moto.pause()
-
-    async def resume(self) -> None:
-        self._moto.resume()
-
-    async def close(self) -> None:
-        self._moto.resume()
+        self._server.start()
+        self._server.create_queue(self._queue)
 
     def publisher(self) -> object:
         return SqsPublisher(f"sqs://{REGION}/{self._queue}?{self._options}")
@@ -62,12 +42,11 @@ class AwsHarness(PublisherHarness):
 
     @property
     def _options(self) -> str:
-        assert self.proxy is not None
         return f"endpoint=http://127.0.0.1:{self.proxy.port}&timeout={self._timeout}&max_bytes={MAX_BYTES}"
 
     async def received(self) -> Sequence[Received]:
         # Reading takes them out of the queue, so what was read before is kept here.
-        self._seen += map(decoded, await asyncio.to_thread(self._moto.drained, self._queue))
+        self._seen += map(decoded, await asyncio.to_thread(self._server.drained, self._queue))
         return self._seen
 
     def too_large(self) -> bytes:
@@ -76,8 +55,8 @@ class AwsHarness(PublisherHarness):
 
 class SnsHarness(AwsHarness):
     def _start(self) -> None:
-        self._moto.start()
-        self._moto.create_topic(f"events{self._suffix}", self._queue)
+        self._server.start()
+        self._server.create_topic(f"events{self._suffix}", self._queue)
 
     def publisher(self) -> object:
         return SnsPublisher(f"sns://{REGION}/{ACCOUNT}/events{self._suffix}?{self._options}")
@@ -107,9 +86,11 @@ class AwsConformance(PublisherConformance):
     suffix: ClassVar[str] = ""
 
     @pytest.fixture(autouse=True)
-    def _server(self, request: pytest.FixtureRequest, moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _server(
+        self, request: pytest.FixtureRequest, shared_moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         aws_environment(monkeypatch)
-        self._moto = moto
+        self._moto = shared_moto
         if request.node.name in MANY_REQUESTS:
             self.patience = 15.0
 

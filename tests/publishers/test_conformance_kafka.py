@@ -6,50 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from fencepost.publishers.kafka.publisher import KafkaPublisher
-from fencepost.testing.publisher_conformance import (
-    FaultProxy,
-    PublisherConformance,
-    PublisherHarness,
-    Received,
-    opted_out,
-    received_from,
-)
-from tests.publishers.conftest import free_port
+from fencepost.testing.publisher_conformance import PublisherHarness, Received, opted_out, received_from
 from tests.publishers.kafka_server import TansuServer, create_topics, headers_of, stored
+from tests.publishers.served import ServedConformance, ServedHarness
 
 TOPIC = "events"
 
 
-class KafkaHarness(PublisherHarness):
+class KafkaHarness(ServedHarness[TansuServer]):
     """Tansu tells its clients to come through the proxy: the publisher, and those that create topics and read."""
 
-    proxy: FaultProxy
-
     def __init__(self, directory: Path, timeout: float) -> None:
-        port = free_port()
-        self.proxy = FaultProxy("127.0.0.1", port).start()
-        self._server = TansuServer(directory, port, advertised=self.proxy.port)
-        self._timeout = timeout
+        super().__init__(TansuServer(directory), timeout)
+        self.proxy.start()
+        self._server.advertise(self.proxy.port)
 
     async def start(self) -> None:
         self._server.start()
         self.proxy.heal()
         await asyncio.to_thread(create_topics, f"127.0.0.1:{self.proxy.port}", TOPIC)
-
-    async def stop(self) -> None:
-        self._server.stop()
-
-    async def pause(self) -> None:
-        self._server.pause()
-
-    async def resume(self) -> None:
-        self._server.resume()
-
-    async def close(self) -> None:
-        self._server.stop()
 
     def publisher(self) -> object:
         return self._publisher(TOPIC)
@@ -69,15 +45,11 @@ class KafkaHarness(PublisherHarness):
         return b"x" * 1_000_001
 
 
-class TestKafkaConformance(PublisherConformance):
+class TestKafkaConformance(ServedConformance):
     patience = timeout = (
         2.0  # librdkafka makes a new producer known to the brokers half a second or a second later
     )
     opt_outs = opted_out("this broker keeps everything in memory; Kafka itself keeps it", "durable")
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self._tmp = tmp_path
 
     def harness(self) -> PublisherHarness:
         return KafkaHarness(self._tmp, self.patience)

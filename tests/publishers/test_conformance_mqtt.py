@@ -5,26 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from fencepost.publishers.mqtt.publisher import MqttPublisher
-from fencepost.testing.publisher_conformance import (
-    FaultProxy,
-    PublisherConformance,
-    PublisherHarness,
-    Received,
-)
-from tests.publishers.conftest import free_port
+from fencepost.testing.publisher_conformance import PublisherHarness, Received
 from tests.publishers.mosquitto_server import MosquittoServer, read_all
+from tests.publishers.served import ServedConformance, ServedHarness
 
 MAX_PACKET_BYTES = 100_000
 
 
-class MqttHarness(PublisherHarness):
+class MqttHarness(ServedHarness[MosquittoServer]):
     def __init__(self, directory: Path, timeout: float) -> None:
-        self._server = MosquittoServer(directory, free_port(), f"max_packet_size {MAX_PACKET_BYTES}")
-        self.proxy = FaultProxy("127.0.0.1", self._server.port)
-        self._timeout = timeout
+        super().__init__(MosquittoServer(directory, f"max_packet_size {MAX_PACKET_BYTES}"), timeout)
         self._arrived: list[Received] = []
         self._is_subscribed = False
 
@@ -37,18 +28,6 @@ class MqttHarness(PublisherHarness):
             await client.subscribe("events/#", qos=1)
         self._is_subscribed = True
 
-    async def stop(self) -> None:
-        self._server.stop()
-
-    async def pause(self) -> None:
-        self._server.pause()
-
-    async def resume(self) -> None:
-        self._server.resume()
-
-    async def close(self) -> None:
-        self._server.stop()
-
     def publisher(self) -> object:
         return self._publisher("events/{event_type}")
 
@@ -56,7 +35,6 @@ class MqttHarness(PublisherHarness):
         return self._publisher("nowhere/{event_type}"), "topic 'nowhere/order/created'"
 
     def _publisher(self, topic: str) -> object:
-        assert self.proxy is not None
         return MqttPublisher(f"mqtt://127.0.0.1:{self.proxy.port}?topic={topic}&timeout={self._timeout}")
 
     async def received(self) -> Sequence[Received]:
@@ -67,12 +45,8 @@ class MqttHarness(PublisherHarness):
         return b"x" * (MAX_PACKET_BYTES + 1)
 
 
-class TestMqttConformance(PublisherConformance):
+class TestMqttConformance(ServedConformance):
     timeout = 1.0
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self._tmp = tmp_path
 
     def harness(self) -> PublisherHarness:
         return MqttHarness(self._tmp, self.timeout)

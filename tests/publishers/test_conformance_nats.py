@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from nats.js.errors import NotFoundError
 
 from fencepost.publishers.nats.publisher import NatsPublisher
-from fencepost.testing.publisher_conformance import (
-    FaultProxy,
-    PublisherConformance,
-    PublisherHarness,
-    Received,
-    received_from,
-)
-from tests.publishers.conftest import free_port
+from fencepost.testing.publisher_conformance import PublisherHarness, Received, received_from
 from tests.publishers.nats_server import NatsServer
+from tests.publishers.served import ServedConformance, ServedHarness
 
 STREAM = "EVENTS"
 
 
-class NatsHarness(PublisherHarness):
+class NatsHarness(ServedHarness[NatsServer]):
     def __init__(self, directory: Path, timeout: float) -> None:
-        self._server = NatsServer(directory, free_port())
-        self.proxy = FaultProxy("127.0.0.1", self._server.port)
-        self._timeout = timeout
+        super().__init__(NatsServer(directory), timeout)
 
     async def start(self) -> None:
         self._server.start()
@@ -38,18 +29,6 @@ class NatsHarness(PublisherHarness):
             await stream.add_stream(name=STREAM, subjects=["events.>"])
         await client.close()
 
-    async def stop(self) -> None:
-        self._server.stop()
-
-    async def pause(self) -> None:
-        self._server.pause()
-
-    async def resume(self) -> None:
-        self._server.resume()
-
-    async def close(self) -> None:
-        self._server.stop()
-
     def publisher(self) -> object:
         return self._publisher(f"stream={STREAM}&subject=events.{{event_type}}")
 
@@ -57,7 +36,6 @@ class NatsHarness(PublisherHarness):
         return self._publisher("subject=nowhere.{event_type}"), "nowhere.order.created"
 
     def _publisher(self, options: str) -> object:
-        assert self.proxy is not None
         return NatsPublisher(f"nats://127.0.0.1:{self.proxy.port}?{options}&timeout={self._timeout}")
 
     async def received(self) -> Sequence[Received]:
@@ -75,12 +53,8 @@ class NatsHarness(PublisherHarness):
         return b"x" * (1_048_576 + 1)
 
 
-class TestNatsConformance(PublisherConformance):
+class TestNatsConformance(ServedConformance):
     timeout = 1.0
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self._tmp = tmp_path
 
     def harness(self) -> PublisherHarness:
         return NatsHarness(self._tmp, self.timeout)

@@ -7,25 +7,19 @@ from collections.abc import Sequence
 import pytest
 
 from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
-from fencepost.testing.publisher_conformance import (
-    FaultProxy,
-    PublisherConformance,
-    PublisherHarness,
-    Received,
-)
+from fencepost.testing.publisher_conformance import PublisherConformance, PublisherHarness, Received
 from tests.publishers.rabbitmq_server import MAX_MESSAGE_BYTES, RabbitServer, as_received
+from tests.publishers.served import SharedHarness
 
 EXCHANGE = "events"
 QUEUE = "events.all"
 
 
-class RabbitHarness(PublisherHarness):
+class RabbitHarness(SharedHarness[RabbitServer]):
     """One broker serves all tests; it is really restarted only where a test is about that."""
 
     def __init__(self, server: RabbitServer, timeout: float) -> None:
-        self._server = server
-        self.proxy = FaultProxy("127.0.0.1", server.port)
-        self._timeout = timeout
+        super().__init__(server, timeout)
         self._arrived: list[Received] = []
         self._is_fresh = True
 
@@ -47,15 +41,6 @@ class RabbitHarness(PublisherHarness):
         self._server.start()
         await self._server.ready()
 
-    async def pause(self) -> None:
-        self._server.pause()
-
-    async def resume(self) -> None:
-        self._server.resume()
-
-    async def close(self) -> None:
-        self._server.resume()
-
     def publisher(self) -> object:
         return self._publisher(EXCHANGE)
 
@@ -63,7 +48,6 @@ class RabbitHarness(PublisherHarness):
         return self._publisher("nowhere"), "exchange 'nowhere'"
 
     def _publisher(self, exchange: str) -> object:
-        assert self.proxy is not None
         return RabbitPublisher(
             f"amqp://guest:guest@127.0.0.1:{self.proxy.port}?exchange={exchange}&timeout={self._timeout}"
         )

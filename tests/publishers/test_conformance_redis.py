@@ -5,39 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from fencepost.publishers.redis.publisher import RedisPublisher
-from fencepost.testing.publisher_conformance import FaultProxy, PublisherConformance, PublisherHarness, Received
-from tests.publishers.conftest import free_port
+from fencepost.testing.publisher_conformance import PublisherHarness, Received
 from tests.publishers.redis_server import RedisServer
+from tests.publishers.served import ServedConformance, ServedHarness
 
 STREAM = "events"
 MAX_BYTES = 100_000
 
 
-class RedisHarness(PublisherHarness):
+class RedisHarness(ServedHarness[RedisServer]):
     def __init__(self, directory: Path, timeout: float) -> None:
-        self._server = RedisServer(directory, free_port())
-        self.proxy = FaultProxy("127.0.0.1", self._server.port)
-        self._timeout = timeout
+        super().__init__(RedisServer(directory), timeout)
 
     async def start(self) -> None:
         self._server.start()
-        async with self._server.client():
-            pass
-
-    async def stop(self) -> None:
-        self._server.stop()
-
-    async def pause(self) -> None:
-        self._server.pause()
-
-    async def resume(self) -> None:
-        self._server.resume()
-
-    async def close(self) -> None:
-        self._server.stop()
+        await self._server.ready()
 
     def publisher(self) -> object:
         return self._publisher(f"stream={STREAM}")
@@ -46,7 +29,6 @@ class RedisHarness(PublisherHarness):
         return self._publisher("stream=nowhere&nomkstream=on"), "'nowhere'"
 
     def _publisher(self, options: str) -> object:
-        assert self.proxy is not None
         return RedisPublisher(
             f"redis://127.0.0.1:{self.proxy.port}/0?{options}&max_bytes={MAX_BYTES}&timeout={self._timeout}"
         )
@@ -58,12 +40,8 @@ class RedisHarness(PublisherHarness):
         return b"x" * (MAX_BYTES + 1)
 
 
-class TestRedisConformance(PublisherConformance):
+class TestRedisConformance(ServedConformance):
     timeout = 1.0
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self._tmp = tmp_path
 
     def harness(self) -> PublisherHarness:
         return RedisHarness(self._tmp, self.timeout)

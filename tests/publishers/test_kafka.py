@@ -6,19 +6,20 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
 
 from fencepost.core.records import Message
+from fencepost.embedded.ports import free_port
 from fencepost.errors import Permanent, Retryable
 from fencepost.publishers.kafka.options import Order
 from fencepost.publishers.kafka.publisher import KafkaPublisher
 from fencepost.testing import sample_delivery, sample_message
-from tests.publishers.conftest import free_port
+from tests.publishers.in_use import in_use
 from tests.publishers.kafka_server import MockCluster, TansuServer, create_topics, headers_of, stored
 
 TIMEOUT = 4.0
@@ -29,10 +30,8 @@ Outcomes = Sequence[Exception | None]
 @pytest.fixture(scope="module")
 def tansu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TansuServer]:
     """A broker for the tests that do not stop it; each uses a topic of its own."""
-    server = TansuServer(tmp_path_factory.mktemp("tansu"), free_port())
-    server.start()
-    yield server
-    server.stop()
+    with TansuServer(tmp_path_factory.mktemp("tansu")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +42,10 @@ def mock_cluster() -> Iterator[MockCluster]:
     gc.collect()
 
 
-@asynccontextmanager
-async def opened(address: str, query: str = "", *, timeout: float = TIMEOUT) -> AsyncIterator[KafkaPublisher]:
-    publisher = KafkaPublisher(f"kafka://{address}?timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+def opened(
+    address: str, query: str = "", *, timeout: float = TIMEOUT
+) -> AbstractAsyncContextManager[KafkaPublisher]:
+    return in_use(KafkaPublisher(f"kafka://{address}?timeout={timeout}{query}"))
 
 
 async def batch(publisher: KafkaPublisher, messages: Sequence[Message]) -> Outcomes:
@@ -340,7 +335,7 @@ class TestRecords:
                     await publisher.publish(sample_message("order made"), sample_delivery())
                 except Retryable:
                     assert time.monotonic() < deadline
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.1)  # between two looks at the condition
                 else:
                     break
         assert len(await read(tansu.address, "order_20made")) == 1
@@ -384,9 +379,7 @@ async def test_a_cancelled_batch_of_one_key_is_taken_back(mock_cluster: MockClus
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 async def test_a_refused_login_is_said_at_once(tmp_path: Path, mechanism: str) -> None:
-    server = TansuServer(tmp_path, free_port(), arguments=("--authentication",))
-    server.start()
-    try:
+    with TansuServer(tmp_path, "--authentication") as server:
         async with opened(server.address.replace("127", "nobody:hunter2-secret@127"), f"&sasl={mechanism}") as it:
             for _ in range(2):
                 started = time.monotonic()
@@ -395,8 +388,6 @@ async def test_a_refused_login_is_said_at_once(tmp_path: Path, mechanism: str) -
                 assert failure.value.unavailable
                 assert time.monotonic() - started < TIMEOUT / 2
                 assert "hunter2" not in str(failure.value)
-    finally:
-        server.stop()
 
 
 async def test_librdkafka_logs_quietly_and_without_secrets(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import subprocess
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 
+from fencepost.embedded.ports import free_port
 from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.mqtt import link as mqtt_link
 from fencepost.publishers.mqtt import packets as mqtt_packets
@@ -28,7 +27,7 @@ from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.fault_proxy import FaultProxy
 from fencepost.testing.publisher_conformance import FREE_TEXTS
-from tests.publishers.conftest import free_port
+from tests.publishers.in_use import Shown, in_use
 from tests.publishers.mosquitto_server import MosquittoServer, MqttProperties, read_all
 
 TIMEOUT = 0.4
@@ -40,31 +39,14 @@ Start = Callable[..., MosquittoServer]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a broker with further settings."""
-    servers: list[MosquittoServer] = []
-
-    def start(*settings: str) -> MosquittoServer:
-        server = MosquittoServer(tmp_path / "broker", free_port(), *settings)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield start
-    for server in servers:
-        server.stop()
+    with ExitStack() as servers:
+        yield lambda *settings: servers.enter_context(MosquittoServer(tmp_path / "broker", *settings))
 
 
-@asynccontextmanager
-async def opened(
+def opened(
     server: MosquittoServer, query: str = "", *, login: str = "", timeout: float = TIMEOUT, port: int = 0
-) -> AsyncIterator[MqttPublisher]:
-    publisher = MqttPublisher(f"mqtt://{login}127.0.0.1:{port or server.port}?timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        started = time.monotonic()
-        await publisher.close()
-        assert time.monotonic() - started < 1
+) -> AbstractAsyncContextManager[MqttPublisher]:
+    return in_use(MqttPublisher(f"mqtt://{login}127.0.0.1:{port or server.port}?timeout={timeout}{query}"))
 
 
 async def subscribe(server: MosquittoServer, topics: str = "order/#", **login: str) -> None:
@@ -401,26 +383,22 @@ class TestRefusals:
         )
 
     async def test_refused_logins_are_unavailable_and_no_secret_is_shown(
-        self, guarded: MosquittoServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+        self, guarded: MosquittoServer, shown: Shown
     ) -> None:
-        caplog.set_level(logging.DEBUG)
         await subscribe(guarded, user="reader", password=self.PASSWORD)
-        texts: list[str] = []
         for login in (self.LOGIN, "alice-user:hunter2wrong@", ""):
             async with opened(guarded, login=login) as publisher:
-                texts.append(repr(publisher))
                 for event_type in ("order.x", "forbidden"):
-                    (failure,) = await publisher.publish_batch([sample_message(event_type)], [sample_delivery()])
+                    failure = await shown.publish(publisher, event_type)
                     if failure is not None:
                         assert getattr(failure, "unavailable", None) is (login != self.LOGIN)
-                        texts += [str(failure), *traceback.format_exception(failure)]
         guarded.stop()
         async with opened(guarded, login=self.LOGIN) as publisher:
-            with pytest.raises(Retryable, match="Connect call failed") as down:
-                await publisher.publish(sample_message(), sample_delivery())
-            assert down.value.unavailable
-            texts.append(str(down.value))
-        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+            down = await shown.publish(publisher)
+        assert isinstance(down, Retryable)
+        assert down.unavailable
+        assert "Connect call failed" in str(down)
+        everything = shown.everything()
         assert "it refused the connection: not authorized" in everything
         assert "hunter2" not in everything
         assert "alice-user" not in everything
@@ -588,13 +566,15 @@ async def test_one_message_with_little_time_does_not_cost_the_others_their_conne
 
 async def test_a_broker_that_stops_in_mid_publish_is_noticed_at_once(start: Start) -> None:
     server = start()
-    await subscribe(server)
     with FaultProxy("127.0.0.1", server.port) as proxy:
-        async with opened(server, port=proxy.port, timeout=60) as publisher:
+        async with server.client() as client, opened(server, port=proxy.port, timeout=60) as publisher:
+            await client.subscribe("order/#", qos=1)
+            arriving = aiter(client.messages)
             await publisher.publish(numbered(1), sample_delivery())
+            await anext(arriving)
             proxy.mute()
             waiting = asyncio.create_task(publisher.publish(numbered(2), sample_delivery()))
-            await asyncio.wait({waiting}, timeout=0.05)
+            await asyncio.wait_for(anext(arriving), 5)
             proxy.refuse()
             with pytest.raises(Retryable, match="connection lost before the acknowledgement") as failure:
                 await asyncio.wait_for(waiting, 5)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.msg import Msg
 
-from fencepost.errors import Permanent, PublishFailure, Retryable
+from fencepost.errors import Permanent, Retryable
 from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.publishers.nats.subject import MAX_SUBJECT_CHARS, Subject
 from fencepost.testing import sample_delivery, sample_message
+from tests.publishers.in_use import Shown, in_use
 from tests.publishers.nats_server import NatsServer
 
 TIMEOUT = 0.4
 SLACK = 1.0
 
 
-@asynccontextmanager
-async def opened(
+def opened(
     server: NatsServer, query: str = "", *, userinfo: str = "", timeout: float = TIMEOUT
-) -> AsyncIterator[NatsPublisher]:
-    publisher = NatsPublisher(f"nats://{userinfo}127.0.0.1:{server.port}?timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+) -> AbstractAsyncContextManager[NatsPublisher]:
+    return in_use(NatsPublisher(f"nats://{userinfo}127.0.0.1:{server.port}?timeout={timeout}{query}"))
 
 
 @asynccontextmanager
@@ -252,11 +245,11 @@ async def test_a_full_stream_is_retryable(nats_server: NatsServer) -> None:
 async def test_a_server_stopped_in_mid_publish_is_noticed_at_once(nats_server: NatsServer) -> None:
     await add_stream(nats_server)
     async with client_of(nats_server) as client, opened(nats_server, timeout=60) as publisher:
-        await client.subscribe("mute")
+        mute = await client.subscribe("mute")
         await client.flush()
         await publisher.publish(sample_message(), sample_delivery())
         waiting = asyncio.create_task(publisher.publish(sample_message("mute"), sample_delivery()))
-        await asyncio.wait({waiting}, timeout=0.05)
+        await mute.next_msg(timeout=5)
         await asyncio.to_thread(nats_server.stop)
         with pytest.raises(Retryable, match="connection lost before the acknowledgement"):
             await asyncio.wait_for(waiting, 5)
@@ -427,36 +420,22 @@ class TestCredentials:
 
     async def test_a_token_is_sent_as_one(self, start_nats: Callable[..., NatsServer]) -> None:
         server = start_nats("--auth", "s3cret-token")
-        publisher = NatsPublisher(f"nats://s3cret-token@127.0.0.1:{server.port}?timeout=5")
-        while True:
-            with pytest.raises(Retryable) as failure:
+        await asyncio.to_thread(server.wait_until_it_listens)
+        async with opened(server, userinfo="s3cret-token@", timeout=5) as publisher:
+            with pytest.raises(Retryable, match="no JetStream stream"):  # it came past the authentication
                 await publisher.publish(sample_message(), sample_delivery())
-            if "no JetStream stream" in str(failure.value):
-                break  # it came past the authentication
-            assert "Connection" in str(failure.value), "only until the server listens"
-        await publisher.close()
 
-    async def test_never_in_repr_errors_or_logs(
-        self, guarded: NatsServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        caplog.set_level(logging.DEBUG)
+    async def test_never_in_repr_errors_or_logs(self, guarded: NatsServer, shown: Shown) -> None:
         async with client_of(guarded, user="alice-user", password=self.PASSWORD):
             pass
-        texts: list[str] = []
         for userinfo in (self.USERINFO, "alice-user:hunter2wrong@", "hunter2token@"):
             async with opened(guarded, userinfo=userinfo) as publisher:
-                texts.append(repr(publisher))
                 for event_type in ("order.x", "forbidden"):
-                    try:
-                        await publisher.publish(sample_message(event_type), sample_delivery())
-                    except PublishFailure as failure:
-                        texts += [str(failure), *traceback.format_exception(failure)]
+                    await shown.publish(publisher, event_type)
         guarded.stop()
         async with opened(guarded, userinfo=self.USERINFO) as publisher:
-            with pytest.raises(Retryable) as down:
-                await publisher.publish(sample_message(), sample_delivery())
-            texts.append(str(down.value))
-        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+            assert isinstance(await shown.publish(publisher), Retryable)
+        everything = shown.everything()
         assert "uthorization" in everything
         assert "hunter2" not in everything
         assert "alice-user" not in everything

@@ -6,9 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
-import traceback
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -20,13 +19,14 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.rabbitmq.letter import MAX_SHORT_BYTES, Letter, routing_key_for
 from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.fault_proxy import FaultProxy
 from fencepost.testing.publisher_conformance import FREE_TEXTS
+from tests.publishers.in_use import Shown, in_use
 from tests.publishers.rabbitmq_server import CERTIFICATE_USER, MAX_MESSAGE_BYTES, RabbitServer, as_received
 
 TIMEOUT = 0.6
@@ -48,18 +48,10 @@ async def queue(channel: aio_pika.abc.AbstractChannel) -> AsyncIterator[aio_pika
     await channel.queue_delete(queue.name)
 
 
-@asynccontextmanager
-async def opened(
+def opened(
     server: RabbitServer, query: str = "", *, login: str = "guest:guest", timeout: float = TIMEOUT, port: int = 0
-) -> AsyncIterator[RabbitPublisher]:
-    publisher = RabbitPublisher(f"amqp://{login}@127.0.0.1:{port or server.port}?timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        started = time.monotonic()
-        await publisher.close()
-        assert time.monotonic() - started < 1
+) -> AbstractAsyncContextManager[RabbitPublisher]:
+    return in_use(RabbitPublisher(f"amqp://{login}@127.0.0.1:{port or server.port}?timeout={timeout}{query}"))
 
 
 async def count(channel: aio_pika.abc.AbstractChannel, queue: aio_pika.abc.AbstractQueue) -> int:
@@ -540,36 +532,29 @@ class TestSecrets:
     USER, PASSWORD = "alice-user", "hunter2/secret"
 
     async def test_never_in_repr_errors_or_logs(
-        self, rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+        self, rabbit_server: RabbitServer, shown: Shown, caplog: pytest.LogCaptureFixture
     ) -> None:
         await asyncio.to_thread(add_user, rabbit_server, self.USER, self.PASSWORD, write="")
-        caplog.set_level(logging.DEBUG)
-        texts: list[str] = []
         for login in (f"{self.USER}:{quote(self.PASSWORD, safe='')}", f"{self.USER}:hunter2wrong"):
             for query in ("", "&exchange=nowhere"):
                 async with opened(rabbit_server, query, login=login, timeout=5) as publisher:
-                    texts.append(repr(publisher))
-                    await self._note_failures(publisher, texts)
+                    for _ in range(2):
+                        await shown.publish(publisher)
         with FaultProxy("127.0.0.1", rabbit_server.port) as proxy:
             login = f"{self.USER}:{quote(self.PASSWORD, safe='')}"
             async with opened(rabbit_server, login=login, port=proxy.port) as publisher:
-                await self._note_failures(publisher, texts)
+                for _ in range(2):
+                    await shown.publish(publisher)
                 proxy.refuse()
-                await self._note_failures(publisher, texts)
-        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+                for _ in range(2):
+                    await shown.publish(publisher)
+        everything = shown.everything()
         assert "ACCESS_REFUSED" in everything
         assert "hunter2" not in everything
         assert self.USER not in everything
         assert not [record for record in caplog.records if record.name.startswith("aiormq")], (
             "it is quiet about us"
         )
-
-    async def _note_failures(self, publisher: RabbitPublisher, texts: list[str]) -> None:
-        for _ in range(2):
-            try:
-                await publisher.publish(sample_message(), sample_delivery())
-            except PublishFailure as failure:
-                texts += [str(failure), *traceback.format_exception(failure)]
 
     async def test_a_password_from_a_file_is_read_anew_at_each_connection(
         self, rabbit_server: RabbitServer, queue: aio_pika.abc.AbstractQueue, tmp_path: Any

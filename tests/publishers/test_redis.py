@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 import trustme
@@ -17,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import Connection
 
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.embedded.ports import free_port
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.redis import stream as redis_stream
 from fencepost.publishers.redis.publisher import MAX_CONNECTIONS, RedisPublisher
 from fencepost.publishers.redis.stream import MAX_STREAM_BYTES, packed, stream_for
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy
-from tests.publishers.conftest import free_port
+from tests.publishers.in_use import Shown, in_use
 from tests.publishers.redis_server import RedisServer
 
 TIMEOUT = 0.4
@@ -34,25 +34,14 @@ SLACK = 1.0
 @pytest.fixture
 def start_redis(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     """Start a server with further command line arguments."""
-    servers: list[RedisServer] = []
-
-    def start(*arguments: str) -> RedisServer:
-        server = RedisServer(tmp_path / f"redis{len(servers)}", free_port(), *arguments)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield start
-    for server in servers:
-        server.stop()
+    with ExitStack() as servers:
+        yield lambda *arguments: servers.enter_context(RedisServer(Path(mkdtemp(dir=tmp_path)), *arguments))
 
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"), free_port())
-    server.start()
-    yield server
-    server.stop()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -63,16 +52,10 @@ async def server(shared_server: RedisServer) -> RedisServer:
     return shared_server
 
 
-@asynccontextmanager
-async def opened(
+def opened(
     server: RedisServer | FaultProxy, query: str = "", *, userinfo: str = "", timeout: float = 5.0, path: str = ""
-) -> AsyncIterator[RedisPublisher]:
-    publisher = RedisPublisher(f"redis://{userinfo}127.0.0.1:{server.port}{path}?timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+) -> AbstractAsyncContextManager[RedisPublisher]:
+    return in_use(RedisPublisher(f"redis://{userinfo}127.0.0.1:{server.port}{path}?timeout={timeout}{query}"))
 
 
 class TestStream:
@@ -333,7 +316,8 @@ class TestUnavailable:
 class TestReplicas:
     async def test_delivered_means_that_the_replica_has_it(self, start_redis: Callable[..., RedisServer]) -> None:
         server = start_redis("--repl-diskless-sync-delay", "0")
-        replica = start_redis("--replicaof", "127.0.0.1", str(server.port))
+        # With a log of its own it would refuse to stop while it writes the first one.
+        replica = start_redis("--replicaof", "127.0.0.1", str(server.port), "--appendonly", "no")
         async with opened(server, "&wait_replicas=1") as publisher:
             async with replica.client() as client, asyncio.timeout(20):
                 while (await client.info("replication"))["master_link_status"] != "up":  # noqa: ASYNC110 - a server's
@@ -367,8 +351,7 @@ class TestConnections:
         self, start_redis: Callable[..., RedisServer]
     ) -> None:
         server = start_redis()
-        async with server.client():
-            pass
+        await server.ready()
         async with opened(server, timeout=TIMEOUT) as publisher:
             await publisher.publish(sample_message("e"), sample_delivery())
             transport = publisher._idle[0].transport
@@ -502,8 +485,7 @@ class TestTls:
         self, secured: tuple[RedisServer, int], tmp_path: Path
     ) -> None:
         server, port = secured
-        async with server.client():
-            pass
+        await server.ready()
         publisher = RedisPublisher(
             f"rediss://127.0.0.1:{port}?timeout=5&ca={tmp_path}/ca.pem&cert={tmp_path}/client.pem"
         )
@@ -513,8 +495,7 @@ class TestTls:
 
     async def test_without_them_it_sends_nothing(self, secured: tuple[RedisServer, int], tmp_path: Path) -> None:
         server, port = secured
-        async with server.client():
-            pass
+        await server.ready()
         trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
         for query in ("", f"&ca={tmp_path}/other.pem", f"&ca={tmp_path}/ca.pem"):
             publisher = RedisPublisher(f"rediss://127.0.0.1:{port}?timeout=5{query}")
@@ -578,20 +559,12 @@ class TestCredentials:
             outcomes = await publisher.publish_batch(batch, [sample_delivery()] * 2)
             assert all("NOPERM" in str(outcome) for outcome in outcomes), "no +eval"
 
-    async def test_never_in_repr_errors_or_logs(
-        self, guarded: RedisServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        caplog.set_level(logging.DEBUG)
-        texts: list[str] = []
+    async def test_never_in_repr_errors_or_logs(self, guarded: RedisServer, shown: Shown) -> None:
         for userinfo in (self.USERINFO, "alice-user:hunter2wrong@", ":hunter2token@"):
             async with opened(guarded, userinfo=userinfo) as publisher:
-                texts.append(repr(publisher))
                 for event_type in ("order.x", "forbidden"):
-                    try:
-                        await publisher.publish(sample_message(event_type), sample_delivery())
-                    except PublishFailure as failure:
-                        texts += [str(failure), *traceback.format_exception(failure)]
-        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+                    await shown.publish(publisher, event_type)
+        everything = shown.everything()
         assert "NOPERM" in everything
         assert "hunter2" not in everything
         assert "alice-user" not in everything

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.aws.sns import DEFAULT_MAX_BYTES, SnsPublisher
 from fencepost.testing import sample_delivery, sample_message
-from tests.publishers.conftest import free_port
+from tests.publishers.in_use import in_use
 from tests.publishers.moto_server import ACCOUNT, REGION, MotoServer, attributes_of, aws_environment, decoded
-
-
-@pytest.fixture(scope="module")
-def shared_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
-    server = MotoServer(tmp_path_factory.mktemp("moto"), free_port())
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -32,14 +24,8 @@ def moto(shared_moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> MotoServer
     return shared_moto
 
 
-@asynccontextmanager
-async def opened(moto: MotoServer, topic: str = "events", query: str = "") -> AsyncIterator[SnsPublisher]:
-    publisher = SnsPublisher(f"sns://{REGION}/{ACCOUNT}/{topic}?endpoint={moto.url}&timeout=10{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+def opened(moto: MotoServer, topic: str = "events", query: str = "") -> AbstractAsyncContextManager[SnsPublisher]:
+    return in_use(SnsPublisher(f"sns://{REGION}/{ACCOUNT}/{topic}?endpoint={moto.url}&timeout=10{query}"))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
-import traceback
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,14 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.aws.entry import MAX_GROUP_CHARS, decode_body, encoded_body, group_id
 from fencepost.publishers.aws.sqs import SqsPublisher
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy
 from tests.publishers.aws_front import AwsFront, error
-from tests.publishers.conftest import free_port
+from tests.publishers.in_use import Shown, in_use
 from tests.publishers.moto_server import REGION, MotoServer, attributes_of, aws_environment, decoded
-
-
-@pytest.fixture(scope="module")
-def shared_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
-    server = MotoServer(tmp_path_factory.mktemp("moto"), free_port())
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -50,17 +41,11 @@ async def front(moto: MotoServer) -> AsyncIterator[AwsFront]:
         yield front
 
 
-@asynccontextmanager
-async def opened(
+def opened(
     server: MotoServer | AwsFront | FaultProxy, queue: str = "orders", query: str = "", *, timeout: float = 10.0
-) -> AsyncIterator[SqsPublisher]:
+) -> AbstractAsyncContextManager[SqsPublisher]:
     endpoint = f"http://127.0.0.1:{server.port}"
-    publisher = SqsPublisher(f"sqs://{REGION}/{queue}?endpoint={endpoint}&timeout={timeout}{query}")
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+    return in_use(SqsPublisher(f"sqs://{REGION}/{queue}?endpoint={endpoint}&timeout={timeout}{query}"))
 
 
 @pytest.mark.parametrize(
@@ -389,29 +374,16 @@ class TestCredentials:
         assert front.keys[-1] == "new"
 
     async def test_never_in_repr_errors_or_logs(
-        self,
-        front: AwsFront,
-        caplog: pytest.LogCaptureFixture,
-        capfd: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
+        self, front: AwsFront, shown: Shown, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        caplog.set_level(logging.DEBUG)
         monkeypatch.setenv("SHOP_TOKEN", "hunter2-session-token")
-        texts: list[str] = []
-        publisher = SqsPublisher(
-            f"sqs://hunter2access:hunter2secret@{REGION}/orders?endpoint=http://127.0.0.1:{front.port}&session_token_env=SHOP_TOKEN"
-        )
-        for answer in (
-            None,
-            error(403, "InvalidClientTokenId", "hunter2access hunter2secret hunter2-session-token"),
-        ):
-            front.answering = lambda operation, _, own=answer: own  # type: ignore[misc]  # a default binds it
-            texts.append(repr(publisher))
-            try:
-                await publisher.publish(sample_message(), sample_delivery())
-            except PublishFailure as failure:
-                texts += [str(failure), *traceback.format_exception(failure)]
-        await publisher.close()
-        everything = "\n".join([*texts, caplog.text, *capfd.readouterr()])
+        login = f"hunter2access:hunter2secret@{REGION}/orders"
+        url = f"sqs://{login}?endpoint=http://127.0.0.1:{front.port}&session_token_env=SHOP_TOKEN"
+        async with in_use(SqsPublisher(url)) as publisher:
+            assert await shown.publish(publisher) is None
+            refused = error(403, "InvalidClientTokenId", "hunter2access hunter2secret hunter2-session-token")
+            front.answering = lambda operation, _: refused
+            await shown.publish(publisher)
+        everything = shown.everything()
         assert "InvalidClientTokenId" in everything
         assert "hunter2" not in everything
