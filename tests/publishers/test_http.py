@@ -6,13 +6,11 @@ import asyncio
 import base64
 import gzip
 import json
-import logging
 import ssl
 import subprocess
 import time
-import traceback
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -29,6 +27,7 @@ from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.publishers.http.retry_after import MAX_RETRY_AFTER, retry_after
 from fencepost.testing import sample_delivery, sample_message
 from tests.publishers.http_receiver import Answer, HttpReceiver, plain
+from tests.publishers.in_use import Shown, in_use
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -36,14 +35,8 @@ TIMEOUT = 0.4
 SLACK = 1.0
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[HttpPublisher]:
-    publisher = HttpPublisher(url)
-    await publisher.open()
-    try:
-        yield publisher
-    finally:
-        await publisher.close()
+def opened(url: str) -> AbstractAsyncContextManager[HttpPublisher]:
+    return in_use(HttpPublisher(url))
 
 
 async def outcome(receiver: HttpReceiver, answer: Answer, *, timeout: float = 5.0) -> PublishFailure | None:
@@ -350,28 +343,32 @@ class TestHostile:
     async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
         self, receiver: HttpReceiver
     ) -> None:
+        given_up = asyncio.Event()
+
         async def late(writer: asyncio.StreamWriter) -> None:
-            await asyncio.sleep(0.5)
+            await given_up.wait()
             await plain(200)(writer)
 
         receiver.answers["/hook"] = late
         async with opened(f"{receiver.url}/hook?allow_private=on&timeout=0.3") as publisher:
             for _ in range(3):
+                given_up.clear()
                 with pytest.raises(Retryable, match="no answer within"):
                     await publisher.publish(sample_message(), sample_delivery())
+                given_up.set()
         assert receiver.connections == 3
 
     @pytest.mark.parametrize("together", [True, False])
     async def test_an_answer_in_advance_is_not_taken_for_the_next_one(
         self, receiver: HttpReceiver, together: bool
     ) -> None:
-        sent = asyncio.Event()
+        delivered, sent = asyncio.Event(), asyncio.Event()
 
         async def twice(writer: asyncio.StreamWriter) -> None:
             writer.write(OK * 2 if together else OK)
             await writer.drain()
             if not together:
-                await asyncio.sleep(0.1)
+                await delivered.wait()
                 writer.write(OK)
                 await writer.drain()
             sent.set()
@@ -379,6 +376,7 @@ class TestHostile:
         receiver.answers["/hook"] = twice
         async with opened(f"{receiver.url}/hook?allow_private=on") as publisher:
             await publisher.publish(sample_message(), sample_delivery())
+            delivered.set()
             await asyncio.wait_for(sent.wait(), 5)
             receiver.answers["/hook"] = plain(500)
             with pytest.raises(Retryable):
@@ -516,25 +514,16 @@ class TestSecrets:
         for secret in (*self.SECRETS, "hunter2%21", encoded):
             assert secret not in text
 
-    async def test_never_in_repr_errors_or_logs(
-        self, receiver: HttpReceiver, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        caplog.set_level(logging.DEBUG)
-        texts: list[str] = []
+    async def test_never_in_repr_errors_or_logs(self, receiver: HttpReceiver, shown: Shown) -> None:
+        failures = []
         async with opened(self.url(receiver, "&timeout=0.3")) as publisher:
-            texts.append(repr(publisher))
             for answer in (plain(200), plain(500), plain(404), raw(), raw(then_close=True)):
                 receiver.answers["/hook"] = answer
-                try:
-                    await publisher.publish(sample_message(), sample_delivery())
-                except PublishFailure as failure:
-                    texts += [str(failure), "".join(traceback.format_exception(failure))]
+                failures.append(await shown.publish(publisher))
             await receiver.stop()
-            with pytest.raises(Retryable) as refused:
-                await publisher.publish(sample_message(), sample_delivery())
-            texts.append(str(refused.value))
-        assert len(texts) == 10
-        self.hidden_in("\n".join([*texts, caplog.text, *capfd.readouterr()]))
+            assert isinstance(await shown.publish(publisher), Retryable)
+        assert [failure is None for failure in failures] == [True, False, False, False, False]
+        self.hidden_in(shown.everything())
 
     async def test_not_even_when_the_receiver_repeats_the_request(self, receiver: HttpReceiver) -> None:
         async def echo(writer: asyncio.StreamWriter) -> None:
