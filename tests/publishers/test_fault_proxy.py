@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -77,6 +79,11 @@ def proxy(echo: Echo) -> Iterator[FaultProxy]:
 
 def connected(proxy: FaultProxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=SECONDS)
+
+
+def connected_and_read(proxy: FaultProxy) -> bytes:
+    with connected(proxy) as client:
+        return client.recv(1)
 
 
 def silent(client: socket.socket) -> bool:
@@ -204,8 +211,8 @@ def test_cut_instead_of_an_answer(proxy: FaultProxy, echo: Echo) -> None:
 def test_a_server_that_is_gone_is_a_reset() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with FaultProxy("127.0.0.1", port) as proxy, connected(proxy) as client, pytest.raises(ConnectionResetError):
-        client.recv(1)
+    with FaultProxy("127.0.0.1", port) as proxy, pytest.raises(ConnectionResetError):
+        connected_and_read(proxy)  # the reset may come while connect still waits for its turn
 
 
 def test_closed_it_says_so_and_can_be_started_again(echo: Echo) -> None:
@@ -219,3 +226,43 @@ def test_closed_it_says_so_and_can_be_started_again(echo: Echo) -> None:
             assert client.recv(1) == b"x"
             proxy.mute()
             client.sendall(b"held back")
+
+
+def asked(client: socket.socket) -> bytes:
+    client.sendall(b"?")  # one that was half open for the kernel hears of its end only now
+    return client.recv(1)
+
+
+class Storm(ExitStack):
+    """Connects again and again, until it is refused or the listener's backlog might be full."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.connected: list[socket.socket] = []
+        self.began = threading.Event()
+        self._port = port
+        self._thread = threading.Thread(target=self._connect)
+        self._thread.start()
+
+    def clients(self) -> list[socket.socket]:
+        self._thread.join(SECONDS)
+        return self.connected
+
+    def _connect(self) -> None:
+        with suppress(ConnectionError):
+            while len(self.connected) < 100:
+                client = socket.create_connection(("127.0.0.1", self._port), timeout=SECONDS)
+                self.connected.append(self.enter_context(client))
+                self.began.set()
+
+
+@pytest.mark.parametrize("end", [FaultProxy.refuse, FaultProxy.close])
+def test_what_connects_in_its_last_moment_is_reset(echo: Echo, end: Callable[[FaultProxy], None]) -> None:
+    for _ in range(20):
+        with FaultProxy("127.0.0.1", echo.port) as proxy, Storm(proxy.port) as storm:
+            assert storm.began.wait(SECONDS)
+            end(proxy)
+            for client in storm.clients():
+                with pytest.raises(ConnectionError):
+                    asked(client)
+    gc.collect()  # what was left open warns here, and a warning is a failure

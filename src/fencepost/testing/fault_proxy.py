@@ -35,14 +35,25 @@ Result = TypeVar("Result")
 class _Link:
     """One connection of a client, and ours to the server once there is one."""
 
-    def __init__(self, client: asyncio.StreamWriter) -> None:
-        self.writers = [client]
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.was_reset = False
+        self.writers: list[asyncio.StreamWriter] = []
+        """The client's first. None while asyncio takes over the client's socket, which may not be closed then."""
 
     def reset(self) -> None:
-        for writer in self.writers:
+        self.was_reset = True
+        sockets = [writer.get_extra_info("socket") for writer in self.writers]
+        for each in sockets or [self.client]:
             with contextlib.suppress(OSError):  # closed already
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        for writer in self.writers:
             writer.transport.abort()
+
+    def end(self) -> None:
+        self.reset()
+        if not self.writers:  # and there will be none
+            self.client.close()
 
 
 class FaultProxy:
@@ -64,7 +75,7 @@ class FaultProxy:
         """How many connections `cut_after` and `cut_answer` have cut so far."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests_pass, self._answers_pass = asyncio.Event(), asyncio.Event()
@@ -142,14 +153,17 @@ class FaultProxy:
     async def _heal(self) -> None:
         self._requests_left, self._answer_is_cut = None, False
         self._pass(requests=True, answers=True)
-        if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     async def _refuse(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
         self._reset()
 
     async def _end(self) -> None:
@@ -169,25 +183,36 @@ class FaultProxy:
             else:
                 gate.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task, link = asyncio.current_task(), _Link(writer)
-        assert task is not None  # noqa: S101 - asyncio runs this in a task
-        self._tasks.add(task)
+    def _accept(self, listener: socket.socket) -> None:
+        """Take a connection and know it at once: asyncio's servers have some that `refuse` would not find yet."""
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it has gone again
+            return
+        client.setblocking(False)
+        link = _Link(client)
         self._links.add(link)
         self.connections += 1
-        try:
+        task = asyncio.get_running_loop().create_task(self._serve(link))
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._ended(link, task))
+
+    def _ended(self, link: _Link, task: asyncio.Task[None]) -> None:
+        link.end()
+        self._links.discard(link)
+        self._tasks.discard(task)
+
+    async def _serve(self, link: _Link) -> None:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(sock=link.client)
+            link.writers.append(writer)
+            if link.was_reset:
+                return
             # A real black hole would not even have let it connect: what was sent since has never left.
             if not self._requests_pass.is_set():
                 await self._requests_pass.wait()
                 return
-            with contextlib.suppress(OSError):
-                await self._forward(link, reader, writer)
-        except asyncio.CancelledError:
-            return  # `close`; asyncio would report a cancelled connection as an error
-        finally:
-            link.reset()
-            self._links.discard(link)
-            self._tasks.discard(task)
+            await self._forward(link, reader, writer)
 
     async def _forward(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self.target)
