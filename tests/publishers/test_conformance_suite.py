@@ -318,6 +318,21 @@ class StripsTextInABatch(Bulk):
         return await super().publish_batch(stripped, deliveries)
 
 
+class OneLeaseCostsTheBatch(Bulk):
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        min(publish_budget(delivery, self._timeout) for delivery in deliveries)
+        return await super().publish_batch(messages, deliveries)
+
+
+class IgnoresALeaseInABatch(Bulk):
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        return await super().publish_batch(messages, [deliveries[0]] * len(deliveries))
+
+
 class BatchesHaveNoDeadline(Bulk):
     async def publish_batch(
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
@@ -434,6 +449,8 @@ def finds(finder: str, kind: type[MemoryPublisher], monkeypatch: pytest.MonkeyPa
         (MakesUpOutcomesAtClose, "test_closed_in_flight_it_ends_soon_and_nothing_is_made_up"),
         (Pipelines, "test_the_order_of_a_key_survives_a_cut_and_the_retry"),
         (OneBadMessageCostsTheBatch, "test_in_a_batch_one_bad_message_spares_twenty_neighbours"),
+        (OneLeaseCostsTheBatch, "test_in_a_batch_one_with_hardly_any_lease_spares_twenty_neighbours"),
+        (IgnoresALeaseInABatch, "test_in_a_batch_one_with_hardly_any_lease_spares_twenty_neighbours"),
         (StripsTextInABatch, "test_in_a_batch_free_text_in_every_field_arrives_beside_twenty_others"),
     ],
 )

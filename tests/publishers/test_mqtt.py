@@ -631,12 +631,3 @@ async def test_tls_with_a_client_certificate(start: Start, tmp_path: Path) -> No
         assert (failure is None) == (not said)
         assert said in str(failure)
         await publisher.close()
-
-
-async def test_a_lease_that_ends_stops_the_whole_batch(start: Start) -> None:
-    server = start()
-    async with opened(server) as publisher:
-        with pytest.raises(Retryable, match="its lease is about to end"):
-            await publisher.publish_batch(
-                [sample_message(), sample_message()], [sample_delivery(), sample_delivery(lease=0)]
-            )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -577,10 +577,3 @@ def test_the_clients_logs_for_others_are_kept(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.WARNING)
     logging.getLogger("aiormq.connection").warning("of somebody else")
     assert "of somebody else" in caplog.text
-
-
-async def test_a_lease_that_ends_stops_the_whole_batch(rabbit_server: RabbitServer) -> None:
-    deliveries: Sequence[Any] = [sample_delivery(), sample_delivery(lease=0)]
-    async with opened(rabbit_server) as publisher:
-        with pytest.raises(Retryable, match="its lease is about to end"):
-            await publisher.publish_batch([sample_message(), sample_message()], deliveries)

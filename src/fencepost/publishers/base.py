@@ -117,6 +117,11 @@ def publish_budget(delivery: Delivery, timeout: float) -> float:
     return budget
 
 
+def own_copy(failure: Retryable) -> Retryable:
+    """Return a failure of its own for each message that it concerns, or their tracebacks would pile up in one."""
+    return Retryable(str(failure), delay=failure.delay, unavailable=failure.unavailable)
+
+
 @runtime_checkable
 class Publisher(Protocol):
     """Anything with an async ``publish``; a plain function or coroutine function is accepted as well.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from fencepost.errors import Retryable
+from fencepost.publishers.base import own_copy
 
 CLOSE_SECONDS = 0.5
 """For a polite end of a connection; after that it is dropped."""
@@ -86,8 +87,7 @@ class Connector(Generic[AnyLink]):
             raise Retryable(f"{self._shown}: not sent: the publisher was closed")
         failure = task.exception()
         if isinstance(failure, Retryable):
-            # Each waiter its own, or their tracebacks would pile up in one.
-            raise Retryable(str(failure), delay=failure.delay, unavailable=failure.unavailable)
+            raise own_copy(failure)
         return task.result()
 
     def discard(self, link: AnyLink) -> None:
@@ -118,6 +118,31 @@ class Connector(Generic[AnyLink]):
             return await within(self._timeout, self._connect(), self.discard)
         except TimeoutError:
             raise Retryable(f"{self._shown}: cannot connect: no answer in time", unavailable=True) from None
+
+
+class Talks:
+    """Tasks that talk to a destination. Whoever waits for one may leave it behind; `end` ends them all."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Run it in a task of its own: a client library may swallow the cancellation of who waits for it."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def end(self) -> None:
+        """Cancel all of them, and wait a moment for their end."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        retrieve(task)
 
 
 async def until(deadline: float, gone: asyncio.Future[None], *work: asyncio.Future[Any]) -> None:

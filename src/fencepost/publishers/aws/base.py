@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.address import Address, parse_address
 from fencepost.publishers.aws import failures as aws_failures
 from fencepost.publishers.aws.address import OPTIONS, SECRETS, endpoint_of, place_of, secrets_of
 from fencepost.publishers.aws.entry import Entry, group_id, make_entry, packed
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes, rounds
-from fencepost.publishers.connector import CLOSE_SECONDS, Connector
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher, in_rounds
+from fencepost.publishers.connector import Connector, Talks
 from fencepost.publishers.credentials import redacted, tls_context
 from fencepost.publishers.envelope import Envelope
 
@@ -55,7 +55,7 @@ class AwsLink:
         self.retired = True  # and `end` closes the connections without waiting for anything
 
 
-class AwsPublisher(DestinationPublisher):
+class AwsPublisher(BatchPublisher):
     """The base of `SqsPublisher` and `SnsPublisher`.
 
     Raises:
@@ -99,7 +99,7 @@ class AwsPublisher(DestinationPublisher):
         self._profile = address.options.get("profile")
         self._client_options = self._options_of_the_client(address)
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
-        self._running: set[asyncio.Task[Any]] = set()
+        self._talks = Talks()
         self._connector = Connector(self._shown, self._timeout, self._connect)
 
     async def open(self) -> None:
@@ -108,46 +108,25 @@ class AwsPublisher(DestinationPublisher):
         with contextlib.suppress(self._errors.BotoCoreError):  # the first publish will say it
             await self._load()
 
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Publish and return once AWS answered with the message's id, also for a repeat that FIFO drops.
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish in requests of ten, several at once, and return an outcome for each.
 
-        Raises:
+        A request may be taken in part, so a key has one message in a request, and the next one after the answer.
+
+        Outcomes:
+            None: AWS answered with the message's id, also for a repeat that FIFO drops.
             Retryable: no connection, no answer before the deadline (AWS may have it all the same), throttled,
                 refused, or no such queue or topic; the text says what to do.
             Permanent: larger than ``max_bytes`` or than AWS accepts, or a header that cannot be sent.
         """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
-
-    async def publish_batch(
-        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
-    ) -> list[Exception | None]:
-        """Publish in requests of ten, several at once, and return an outcome for each; see `publish`.
-
-        A request may be taken in part, so a key has one message in a request, and the next one after the answer.
-        """
-        deadline = time.monotonic() + min(publish_budget(delivery, self._timeout) for delivery in deliveries)
-        outcomes = Outcomes(messages)
-        entries: dict[int, Entry] = {}
-        for place, (message, delivery) in enumerate(zip(messages, deliveries, strict=True)):
-            if outcomes.may_go(place):
-                try:
-                    entries[place] = self._entry(place, message, delivery)
-                except PublishFailure as failure:
-                    outcomes.failed(place, failure)
-        for turn in rounds(messages):
-            ready = [entries[place] for place in turn if place in entries and outcomes.may_go(place)]
-            requests = packed(ready, self._max_bytes)
-            await asyncio.gather(*(self._request(request, outcomes, deadline) for request in requests))
-        return outcomes.as_list()
+        batch = Batch(messages, deliveries, self._timeout)
+        return await in_rounds(batch, lambda at: self._entry(at, messages[at], deliveries[at]), self._deliver)
 
     async def close(self) -> None:
         """Close the connections; what still waits for an answer fails as retryable."""
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
+        await self._talks.end()
         await self._connector.close()
 
     @abstractmethod
@@ -167,25 +146,25 @@ class AwsPublisher(DestinationPublisher):
         outgoing = self._envelope.wrap(message, delivery)
         return make_entry(place, outgoing, body_name=self.body_name, max_bytes=self._max_bytes, fifo=fifo)
 
-    async def _request(self, entries: list[Entry], outcomes: Outcomes, deadline: float) -> None:
-        try:
-            failures = await self._answered(entries, deadline)
-        except Permanent as failure:
-            if len(entries) > 1:  # it is about one of them
-                await asyncio.gather(*(self._request([entry], outcomes, deadline) for entry in entries))
-                return
-            failures = {entries[0].place: failure}
-        except Retryable as failure:
-            # Each its own, or their tracebacks would pile up in one.
-            failures = {
-                entry.place: Retryable(str(failure), delay=failure.delay, unavailable=failure.unavailable)
-                for entry in entries
-            }
-        for place, failed in failures.items():
-            outcomes.failed(place, failed)
+    async def _deliver(self, entries: Sequence[Entry], deadline: float) -> None:
+        """Send entries, each to its outcome."""
+        requests = packed(entries, self._max_bytes)
+        await asyncio.gather(*(self._request(request, deadline) for request in requests))
 
-    async def _answered(self, entries: list[Entry], deadline: float) -> Mapping[int, Permanent | Retryable]:
-        """Send one request; return what failed of it.
+    async def _request(self, entries: list[Entry], deadline: float) -> None:
+        try:
+            await self._answered(entries, deadline)
+        except Permanent as failure:
+            if len(entries) == 1:
+                entries[0].outcome = failure
+            else:  # it is about one of them
+                await asyncio.gather(*(self._request([entry], deadline) for entry in entries))
+        except Retryable as failure:
+            for entry in entries:
+                entry.outcome = own_copy(failure)
+
+    async def _answered(self, entries: list[Entry], deadline: float) -> None:
+        """Send one request, and note what failed of it.
 
         Raises:
             Permanent, Retryable: all of it failed.
@@ -196,16 +175,14 @@ class AwsPublisher(DestinationPublisher):
         except TimeoutError:
             raise Retryable(f"{self._shown}: not sent: no free connection before the deadline") from None
         try:
-            return self._read(entries, await self._answer(entries, deadline))
+            self._read(entries, await self._answer(entries, deadline))
         finally:
             self._slots.release()
 
     async def _answer(self, entries: list[Entry], deadline: float) -> Any:
         link = await self._connector.get(deadline)
-        task = asyncio.create_task(self._send(link.client, link.target, [dict(one.parameters) for one in entries]))
+        task = self._talks.start(self._send(link.client, link.target, [dict(one.parameters) for one in entries]))
         link.busy += 1
-        self._running.add(task)
-        task.add_done_callback(self._ended)
         try:
             return await self._in_time(task, link, deadline)
         finally:
@@ -231,21 +208,19 @@ class AwsPublisher(DestinationPublisher):
                 link.retired = True  # credentials are read again, and the queue is looked up again
             raise failure from None
 
-    def _read(self, entries: list[Entry], answer: Any) -> dict[int, Permanent | Retryable]:
+    def _read(self, entries: list[Entry], answer: Any) -> None:
         try:
             done = {str(one["Id"]) for one in answer.get("Successful") or ()}
             failed = {str(one["Id"]): one for one in answer.get("Failed") or ()}
         except (AttributeError, KeyError, TypeError):
             done, failed = set(), {}
-        failures: dict[int, Permanent | Retryable] = {}
         for entry in entries:
             name = str(entry.place)
             if name in failed:
                 said = failed[name] | {"Message": self._safe(str(failed[name].get("Message", "")))}
-                failures[entry.place] = aws_failures.of_entry(self._shown, self._what, said)
+                entry.outcome = aws_failures.of_entry(self._shown, self._what, said)
             elif name not in done:
-                failures[entry.place] = Retryable(f"{self._shown}: the answer says nothing about this message")
-        return failures
+                entry.outcome = Retryable(f"{self._shown}: the answer says nothing about this message")
 
     def _classified(self, error: Exception) -> Permanent | Retryable:
         errors = self._errors
@@ -273,11 +248,6 @@ class AwsPublisher(DestinationPublisher):
         with contextlib.suppress(Retryable):
             text = redacted(text, [secret.read() for secret in self._secrets.values()])
         return " ".join(text.split())[:500]
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved also where the publish gave up before
 
     async def _connect(self) -> AwsLink:
         stack = AsyncExitStack()

@@ -33,14 +33,15 @@ _NO_GROUP = re.compile(r"[^!-~]|%")
 _DATA_TYPE = "String"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
-    """One message of a batch request."""
+    """One message of a batch request, and how its publish ended."""
 
     place: int
     parameters: Mapping[str, Any]
     size: int
     """Bytes as AWS counts them: the body, and of each attribute its name, type and value."""
+    outcome: Exception | None = None
 
 
 def make_entry(

@@ -22,16 +22,15 @@ may still be stored.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes, rounds
+from fencepost.errors import ConfigError, Permanent, Retryable
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher, rounds
 from fencepost.publishers.envelope import Envelope
 from fencepost.publishers.kafka.options import OPTIONS, Order, Settings
 
@@ -50,7 +49,7 @@ PURGE_SHARE = 0.1
 """The part of a publish's time that is kept for taking its messages back at the deadline, at most 0.2 seconds."""
 
 
-class KafkaPublisher(DestinationPublisher):
+class KafkaPublisher(BatchPublisher):
     """Publishes to Kafka topics and waits for the delivery report of each message.
 
     Args:
@@ -90,35 +89,25 @@ class KafkaPublisher(DestinationPublisher):
         except Retryable:
             return  # a secret is not there yet: the first publish will tell
 
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Publish and return once the brokers acknowledged this very message (``acks=all``).
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish many, and return an outcome for each.
 
-        Raises:
+        Outcomes:
+            None: the brokers acknowledged this very message (``acks=all``).
             Retryable: no acknowledgement before the deadline, no broker, no such topic, no permission. The topic
                 may have the message all the same where the text does not say "not sent".
             Permanent: larger than the client or the topic accepts, refused by the topic's rules for records, or a
                 header that cannot be sent.
         """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
-
-    async def publish_batch(
-        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
-    ) -> list[Exception | None]:
-        """Publish many, and return for each what `publish` would have raised, None where it was acknowledged."""
-        batch = _Batch(messages, self._lives)
-        for message, delivery in zip(messages, deliveries, strict=True):
-            try:
-                budget = publish_budget(delivery, self._timeout)
-                batch.records.append(self._record(message, delivery))
-                batch.ends_within(budget)
-            except PublishFailure as failure:
-                batch.records.append(failure)
-        waiting = list(range(len(messages)))
+        batch = _Batch(messages, deliveries, self._timeout, self._lives)
+        places = range(len(messages))
+        batch.records = batch.made(places, lambda at: self._record(messages[at], deliveries[at]))
+        waiting = list(batch.records)
         while waiting:
             waiting = await self._one_round(waiting, batch)
-        return batch.outcomes.as_list()
+        return batch.outcomes()
 
     async def close(self) -> None:
         """Wait a moment for what is in flight, and give up the rest; those publishes fail as retryable."""
@@ -162,16 +151,16 @@ class KafkaPublisher(DestinationPublisher):
             client = self._client(way, batch.life)
         except Retryable as failure:
             for place in places:
-                batch.outcomes.failed(place, Retryable(str(failure), unavailable=failure.unavailable))
+                batch.failed(place, own_copy(failure))
             return []
         shipment = client.shipment()
         try:
             for place in places:
-                if batch.outcomes.may_go(place):
+                if batch.may_go(place):
                     await self._hand_over(client, shipment, place, batch)
-            if not await client.reported(shipment, batch.deadline):
+            if not await client.reported(shipment, batch.send_until):
                 self._give_up(way, "given up at the deadline of a publish", client)
-                await client.reported(shipment, batch.end)
+                await client.reported(shipment, batch.deadline)
         except asyncio.CancelledError:
             if way is Order.STRICT:
                 self._give_up(way, "a publish was cancelled", client)  # it has no time-outs of its own
@@ -180,23 +169,20 @@ class KafkaPublisher(DestinationPublisher):
 
     async def _hand_over(self, client: Client, shipment: Shipment, place: int, batch: _Batch) -> None:
         record = batch.records[place]
-        if isinstance(record, PublishFailure):
-            batch.outcomes.failed(place, record)
-            return
-        if time.monotonic() >= batch.deadline:
-            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent before the deadline"))
+        if time.monotonic() >= batch.send_until:
+            batch.failed(place, Retryable(f"{self._shown}: not sent before the deadline"))
             return
         if client.is_strict and client is not batch.strict and batch.key_is_in(shipment, place):
             # It was chosen to follow another one through a client that has ended since.
-            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent: the client was replaced"))
+            batch.failed(place, Retryable(f"{self._shown}: not sent: the client was replaced"))
             return
         try:
-            await client.hand_over(shipment, place, record, batch.deadline)
+            await client.hand_over(shipment, place, record, batch.send_until)
         except BufferError as failure:
             unavailable = bool(client.trouble)
-            batch.outcomes.failed(place, Retryable(f"{self._shown}: not sent: {failure}", unavailable=unavailable))
+            batch.failed(place, Retryable(f"{self._shown}: not sent: {failure}", unavailable=unavailable))
         except self._kafka.KafkaException as failure:
-            batch.outcomes.failed(place, self._failure(failure.args[0], record, client))
+            batch.failed(place, self._failure(failure.args[0], record, client))
 
     def _judged(self, way: Order, client: Client, shipment: Shipment, batch: _Batch) -> list[int]:
         """Note what became of a shipment, and return what should be sent again one by one."""
@@ -210,14 +196,14 @@ class KafkaPublisher(DestinationPublisher):
         again: list[int] = []
         again_keys: set[str | None] = set()
         for place in shipment.handed_over:
-            record, key = batch.record(place), batch.messages[place].ordering_key
+            record, key = batch.records[place], batch.messages[place].ordering_key
             if place in shipment.reports and place not in codes:
                 client.note_delivered(record)
             elif codes.get(place) in refused or (key is not None and key in again_keys):
                 again.append(place)
                 again_keys.add(key)
             else:
-                batch.outcomes.failed(place, self._failure(shipment.reports.get(place), record, client))
+                batch.failed(place, self._failure(shipment.reports.get(place), record, client))
         return again
 
     def _failure(self, error: KafkaError | None, record: Record, client: Client) -> Permanent | Retryable:
@@ -255,31 +241,22 @@ class KafkaPublisher(DestinationPublisher):
         client.ended.add_done_callback(lambda _: self._ending.discard(client))
 
 
-class _Batch:
-    """A batch on its way: what is sent for each message, until when, and what became of it."""
+class _Batch(Batch):
+    """A batch on its way: what is sent for each message as well, and when it is taken back."""
 
-    def __init__(self, messages: Sequence[Message], life: int) -> None:
-        self.messages, self.life = messages, life
-        self.outcomes = Outcomes(messages)
-        self.records: list[Record | PublishFailure] = []
-        """For each message what is sent, or why it cannot be."""
-        self.deadline = self.end = math.inf
-        """When its messages are taken back from the client, and when the reports of that must be there."""
+    def __init__(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery], timeout: float, life: int
+    ) -> None:
+        super().__init__(messages, deliveries, timeout)
+        self.life = life
+        self.records: dict[int, Record] = {}
+        """By place; what cannot be sent has none."""
+        budget = self.deadline - time.monotonic()
+        self.send_until = self.deadline - min(0.2, budget * PURGE_SHARE)
+        """When its messages are taken back from the client; the reports of that are there by the deadline."""
         self.strict: Client | None = None
         """The client that several of a key may go through at once, as it was when this round was chosen."""
-        self._started = time.monotonic()
         self._counts = Counter(message.ordering_key for message in messages)
-
-    def ends_within(self, budget: float) -> None:
-        """Bound the whole batch by what one of its messages may take."""
-        self.end = min(self.end, self._started + budget)
-        self.deadline = min(self.deadline, self._started + budget - min(0.2, budget * PURGE_SHARE))
-
-    def record(self, place: int) -> Record:
-        """Return what is sent for a message that was handed over."""
-        record = self.records[place]
-        assert not isinstance(record, PublishFailure)  # noqa: S101 - those are not handed over
-        return record
 
     def key_is_in(self, shipment: Shipment, place: int) -> bool:
         """Tell whether a message of the same key was handed over before in this shipment."""
@@ -292,7 +269,7 @@ class _Batch:
         Several of one key may go at once where they follow one another to one topic, and the client has delivered
         there before.
         """
-        before: dict[str, Record | PublishFailure] = {}
+        before: dict[str, Record] = {}
         blocked: set[str] = set()
         for place in places:
             key, record = self.messages[place].ordering_key, self.records[place]
@@ -305,7 +282,7 @@ class _Batch:
                 blocked.add(key)
                 yield None, place
 
-    def _may_follow(self, previous: Record | PublishFailure, record: Record | PublishFailure) -> bool:
-        if isinstance(previous, PublishFailure) or isinstance(record, PublishFailure) or self.strict is None:
+    def _may_follow(self, previous: Record, record: Record) -> bool:
+        if self.strict is None:
             return False
         return previous.topic == record.topic and self.strict.has_delivered(record)

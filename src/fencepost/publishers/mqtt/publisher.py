@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Retryable
 from fencepost.publishers.address import Address, parse_address
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes, rounds
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher, in_rounds
 from fencepost.publishers.connector import CONNECT_SHARE, Connector, retrieve, until
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
@@ -49,7 +49,7 @@ _SAFE = "!\"&'()*,-.:;<=>?@[\\]^_`{|}~"
 _log = logging.getLogger(__name__)
 
 
-class MqttPublisher(DestinationPublisher):
+class MqttPublisher(BatchPublisher):
     """Publishes with QoS 1.
 
     Args:
@@ -94,38 +94,20 @@ class MqttPublisher(DestinationPublisher):
         """Nothing is connected yet: the first publish does that."""
         self._connector.open()
 
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Publish and return once the broker acknowledged this very message.
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish many, and return an outcome for each.
 
-        Raises:
+        Outcomes:
+            None: the broker acknowledged this very message.
             Retryable: no connection, no acknowledgement before the deadline, nobody has subscribed to the topic,
                 or the broker refused it. Where it was sent, subscribers may have it all the same; the message id
                 lets them drop the repeat.
             Permanent: larger than the broker accepts, or a header that cannot be sent.
         """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
-
-    async def publish_batch(
-        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
-    ) -> list[Exception | None]:
-        """Publish many, and return for each what `publish` would have raised, None where it was acknowledged."""
-        outcomes = Outcomes(messages)
-        deadline = time.monotonic() + min(publish_budget(each, self._timeout) for each in deliveries)
-        for turn in rounds(messages):
-            letters: dict[int, Letter] = {}
-            for index in turn:
-                try:
-                    if outcomes.may_go(index):
-                        letters[index] = self._letter(messages[index], deliveries[index])
-                except PublishFailure as failure:
-                    outcomes.failed(index, failure)
-            await self._deliver(list(letters.values()), deadline)
-            for index, letter in letters.items():
-                if letter.outcome is not None:
-                    outcomes.failed(index, letter.outcome)
-        return outcomes.as_list()
+        batch = Batch(messages, deliveries, self._timeout)
+        return await in_rounds(batch, lambda at: self._letter(messages[at], deliveries[at]), self._deliver)
 
     async def close(self) -> None:
         """Close the connection; a publish that still waits for its acknowledgement fails as retryable."""
@@ -149,7 +131,7 @@ class MqttPublisher(DestinationPublisher):
                 link = await self._connector.get(deadline)
             except Retryable as failure:
                 for letter in left:
-                    letter.outcome = Retryable(str(failure), unavailable=failure.unavailable)
+                    letter.outcome = own_copy(failure)
                 return
             left, suspects = await self._send(link, left, deadline)
             await self._deliver_singly(suspects, deadline)

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """One message on its way."""
+    """One message on its way, and how its publish ended."""
 
     subject: str
     headers: Mapping[str, str]
     payload: bytes
+    outcome: Exception | None = None
 
 
 class Link:

@@ -17,14 +17,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
 from fencepost.publishers.address import parse_address
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes, rounds
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher, in_rounds
+from fencepost.publishers.connector import retrieve
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
 from fencepost.publishers.nats.access import ACCESS_OPTIONS, Access
 from fencepost.publishers.nats.link import Link, Request
@@ -47,7 +48,7 @@ UNAVAILABLE_ERRORS = frozenset({10002, 10008, 10023, 10028, 10039, 10047, 10076}
 """Out of resources, no leader in the cluster, or JetStream not enabled: no message of any kind is stored."""
 
 
-class NatsPublisher(DestinationPublisher):
+class NatsPublisher(BatchPublisher):
     """Publishes to JetStream and waits for the acknowledgement.
 
     Args:
@@ -81,36 +82,20 @@ class NatsPublisher(DestinationPublisher):
         self._connecting: asyncio.Task[Link] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Publish and return once the stream acknowledged this very message, also as a duplicate.
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish many, and return an outcome for each.
 
-        Raises:
+        Outcomes:
+            None: the stream acknowledged this very message, also as a duplicate.
             Retryable: no connection, no acknowledgement before the deadline, no stream on the subject, or an
                 answer that is not the stream's. The stream may have the message all the same; the message id
                 lets it, and the receiver, drop the repeat.
             Permanent: larger than the server or the stream accepts, or a header that cannot be sent.
         """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
-
-    async def publish_batch(
-        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
-    ) -> list[Exception | None]:
-        """Publish many, and return for each what `publish` would have raised, None where it was acknowledged."""
-        started = time.monotonic()
-        outcomes = Outcomes(messages)
-        deadline = started + self._timeout
-        for place, delivery in enumerate(deliveries):
-            try:
-                deadline = min(deadline, started + publish_budget(delivery, self._timeout))
-            except Retryable as failure:
-                outcomes.failed(place, failure)
-        for places in rounds(messages):
-            due = [place for place in places if outcomes.may_go(place)]
-            if due:
-                await self._one_round(due, messages, deliveries, outcomes, deadline)
-        return outcomes.as_list()
+        batch = Batch(messages, deliveries, self._timeout)
+        return await in_rounds(batch, lambda at: self._request(messages[at], deliveries[at]), self._deliver)
 
     async def close(self) -> None:
         """Close the connection; a publish that still waits for its acknowledgement fails as retryable."""
@@ -123,44 +108,31 @@ class NatsPublisher(DestinationPublisher):
         while self._closing:
             await asyncio.wait(self._closing)
 
-    async def _one_round(
-        self,
-        places: Sequence[int],
-        messages: Sequence[Message],
-        deliveries: Sequence[Delivery],
-        outcomes: Outcomes,
-        deadline: float,
-    ) -> None:
-        """Publish these, no two of them of one key."""
+    async def _deliver(self, requests: Sequence[Request], deadline: float) -> None:
+        """Send requests together, each to its outcome."""
         try:
             link = await self._linked(deadline)
         except Retryable as failure:
-            for place in places:
-                outcomes.failed(place, _again(failure))
+            for request in requests:
+                request.outcome = own_copy(failure)
             return
-        requests: dict[int, Request] = {}
-        for place in places:
-            try:
-                requests[place] = self._request(messages[place], deliveries[place], link.client.max_payload)
-            except PublishFailure as failure:
-                outcomes.failed(place, failure)
-        if not requests:
+        for request in requests:
+            request.outcome = _too_large(request, link.client.max_payload)
+        going = [request for request in requests if request.outcome is None]
+        if not going:
             return
         began, before = time.monotonic(), link.seen()
-        answers = await link.ask(list(requests.values()), deadline)
-        for (place, request), answer in zip(requests.items(), answers, strict=True):
-            failed = self._failure(link, request.subject, answer, before)
-            if failed is not None:
-                outcomes.failed(place, failed)
+        answers = await link.ask(going, deadline)
+        for request, answer in zip(going, answers, strict=True):
+            request.outcome = self._failure(link, request.subject, answer, before)
         self._give_up_if_silent(link, before, time.monotonic() - began)
 
-    def _request(self, message: Message, delivery: Delivery, most: int) -> Request:
+    def _request(self, message: Message, delivery: Delivery) -> Request:
         outgoing = self._envelope.wrap(message, delivery, also_reserved=STATUS_HEADERS)
         subject = self._subject.of(message)
         headers = {**outgoing.headers, "Nats-Msg-Id": f"{message.message_id_text}:{subject}"}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
-        _check_size(outgoing.payload, headers, most)
         return Request(subject, headers, outgoing.payload)
 
     async def _linked(self, deadline: float) -> Link:
@@ -169,7 +141,7 @@ class NatsPublisher(DestinationPublisher):
         task = self._connecting
         if task is None or (task.done() and not _is_usable(task)):
             task = self._connecting = asyncio.create_task(self._connect())
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieve)
         # Not awaited directly: one publish that gives up must not cancel the attempt for the others.
         await asyncio.wait({task}, timeout=max(0.0, deadline - began))
         if not task.done():
@@ -180,7 +152,7 @@ class NatsPublisher(DestinationPublisher):
             raise Retryable(f"{self._shown}: the publisher was closed")
         failure = task.exception()
         if isinstance(failure, Retryable):
-            raise _again(failure)
+            raise own_copy(failure)
         return task.result()
 
     async def _connect(self) -> Link:
@@ -276,33 +248,20 @@ class NatsPublisher(DestinationPublisher):
         task.add_done_callback(self._closing.discard)
 
 
-def _check_size(payload: bytes, headers: Mapping[str, str], most: int) -> None:
+def _too_large(request: Request, most: int) -> Permanent | None:
     """Refuse what is too large for the server: it would cut the connection, and the neighbours with it.
 
     nats-py compares the payload alone; the server's limit includes the header block.
     """
-    block = len("NATS/1.0\r\n\r\n") + sum(
-        len(name) + len(value) + len(": \r\n") for name, value in headers.items()
-    )
-    if len(payload) + block > most:
-        raise Permanent(
-            f"payload and headers are {len(payload) + block} bytes; the NATS server accepts {most} (max_payload)"
-        )
-
-
-def _again(failure: Retryable) -> Retryable:
-    """Return a failure of one's own for each that waited, or their tracebacks would pile up in one."""
-    return Retryable(str(failure), unavailable=failure.unavailable)
+    size = len(request.payload) + len("NATS/1.0\r\n\r\n")
+    size += sum(len(name) + len(value) + len(": \r\n") for name, value in request.headers.items())
+    if size <= most:
+        return None
+    return Permanent(f"payload and headers are {size} bytes; the NATS server accepts {most} (max_payload)")
 
 
 def _is_usable(task: asyncio.Task[Link]) -> bool:
     return not task.cancelled() and task.exception() is None and task.result().usable
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at a result that perhaps nobody waits for any more, so that asyncio does not complain about it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _text(error: BaseException) -> str:

@@ -20,10 +20,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.address import Address, parse_address
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes, rounds
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher, in_rounds
 from fencepost.publishers.connector import CONNECT_SHARE, Connector, retrieve, until, within
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.envelope import ENVELOPE_OPTIONS, Envelope
@@ -66,7 +66,7 @@ BLOCKED = "the broker blocks publishers (a memory or disk alarm)"
 OBEYED_HEADERS = frozenset({"bcc", "cc", "x-death", "x-delay", "x-stream-filter-value"})
 
 
-class RabbitPublisher(DestinationPublisher):
+class RabbitPublisher(BatchPublisher):
     """Publishes with confirms to one exchange.
 
     Args:
@@ -113,38 +113,20 @@ class RabbitPublisher(DestinationPublisher):
         """Nothing is connected yet: the first publish does that."""
         self._connector.open()
 
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Publish and return once the broker confirmed this very message, having put it into a queue.
+    async def publish_batch(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
+    ) -> list[Exception | None]:
+        """Publish many, and return an outcome for each.
 
-        Raises:
+        Outcomes:
+            None: the broker confirmed this very message, having put it into a queue.
             Retryable: no connection, no confirm before the deadline, no such exchange, no queue for the routing
                 key, refused by a queue that is full, or publishers are blocked by an alarm. Where it was sent, a
                 queue may have it all the same; the message id lets the receiver drop the repeat.
             Permanent: larger than the broker accepts, or a header that cannot be sent.
         """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
-
-    async def publish_batch(
-        self, messages: Sequence[Message], deliveries: Sequence[Delivery]
-    ) -> list[Exception | None]:
-        """Publish many, and return for each what `publish` would have raised, None where it was confirmed."""
-        outcomes = Outcomes(messages)
-        deadline = time.monotonic() + min(publish_budget(each, self._timeout) for each in deliveries)
-        for turn in rounds(messages):
-            letters: dict[int, Letter] = {}
-            for index in turn:
-                try:
-                    if outcomes.may_go(index):
-                        letters[index] = self._letter(messages[index], deliveries[index])
-                except PublishFailure as failure:
-                    outcomes.failed(index, failure)
-            await self._deliver(list(letters.values()), deadline)
-            for index, letter in letters.items():
-                if letter.outcome is not None:
-                    outcomes.failed(index, letter.outcome)
-        return outcomes.as_list()
+        batch = Batch(messages, deliveries, self._timeout)
+        return await in_rounds(batch, lambda at: self._letter(messages[at], deliveries[at]), self._deliver)
 
     async def close(self) -> None:
         """Close the connection; a publish that still waits for its confirm fails as retryable."""
@@ -178,7 +160,7 @@ class RabbitPublisher(DestinationPublisher):
                 link, lane = await self._lane(deadline)
             except Retryable as failure:
                 for letter in left:
-                    letter.outcome = Retryable(str(failure), unavailable=failure.unavailable)
+                    letter.outcome = own_copy(failure)
                 return
             left, suspects = await self._send(link, lane, left, deadline)
             for letter, _reason in suspects:

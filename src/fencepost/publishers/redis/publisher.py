@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fencepost.core.records import Message
-from fencepost.errors import ConfigError, Permanent, PublishFailure, Retryable
+from fencepost.errors import ConfigError, Permanent, Retryable
 from fencepost.publishers.address import Address, parse_address
-from fencepost.publishers.base import Delivery, DestinationPublisher, publish_budget
-from fencepost.publishers.batching import Outcomes
+from fencepost.publishers.base import Delivery, own_copy
+from fencepost.publishers.batching import Batch, BatchPublisher
+from fencepost.publishers.connector import Talks
 from fencepost.publishers.credentials import LOGIN_OPTIONS, TLS_OPTIONS, Login, redacted, tls_context
 from fencepost.publishers.redis import stream
 from fencepost.publishers.redis.stream import (
@@ -44,7 +45,6 @@ OPTIONS = frozenset({"timeout", "wait_replicas"}) | stream.OPTIONS | LOGIN_OPTIO
 
 MAX_CONNECTIONS = 8
 MAX_REPLICAS = 100
-CLOSE_SECONDS = 0.5
 WAIT_MARGIN = 0.25
 """Seconds before the deadline that ``WAIT`` must end: the server looks at its clock ten times a second."""
 
@@ -61,15 +61,14 @@ class _Link:
 class _Talk:
     """How far a batch has come; read by whoever waits for it, also when it never ends."""
 
-    outcomes: Outcomes
+    batch: Batch
     open: set[int]
     """Places without an answer."""
-    deadline: float
     sent: set[int] = field(default_factory=set)
     connecting: bool = False
 
 
-class RedisPublisher(DestinationPublisher):
+class RedisPublisher(BatchPublisher):
     """Appends each message to a stream.
 
     Args:
@@ -103,58 +102,39 @@ class RedisPublisher(DestinationPublisher):
         self._writer = Writer(address)
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[_Link] = []
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def publish(self, message: Message, delivery: Delivery) -> None:
-        """Append and return once the server answered with the entry's id.
-
-        Raises:
-            Retryable: no connection, no answer before the deadline (the entry may have been appended all the
-                same), not enough replicas, or an error that a person can mend; the text says what to do.
-            Permanent: larger than ``max_bytes``, or a header that cannot be sent.
-        """
-        (outcome,) = await self.publish_batch([message], [delivery])
-        if outcome is not None:
-            raise outcome
+        self._talks = Talks()
 
     async def publish_batch(
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
     ) -> list[Exception | None]:
-        """Append all of them, and return an outcome for each; see `publish`."""
-        budget = min(publish_budget(delivery, self._timeout) for delivery in deliveries)
-        outcomes = Outcomes(messages)
-        entries: list[Entry] = []
-        talk = _Talk(outcomes, set(), time.monotonic() + budget)
-        for place, (message, delivery) in enumerate(zip(messages, deliveries, strict=True)):
-            if outcomes.may_go(place):
-                try:
-                    entries.append(self._writer.entry(place, message, delivery))
-                except PublishFailure as failure:
-                    outcomes.failed(place, failure)
-                else:
-                    talk.open.add(place)
+        """Append all of them, and return an outcome for each.
+
+        Outcomes:
+            None: the server answered with the entry's id.
+            Retryable: no connection, no answer before the deadline (the entry may have been appended all the
+                same), not enough replicas, or an error that a person can mend; the text says what to do.
+            Permanent: larger than ``max_bytes``, or a header that cannot be sent.
+        """
+        batch = Batch(messages, deliveries, self._timeout)
+        places = range(len(messages))
+        entries = batch.made(places, lambda at: self._writer.entry(at, messages[at], deliveries[at]))
         if entries:
-            why = await self._talked(talk, entries, budget)
+            talk = _Talk(batch, set(entries))
+            why = await self._talked(talk, list(entries.values()))
             for place in sorted(talk.open):
-                if place in talk.sent or outcomes.may_go(place):
-                    # Each its own, or their tracebacks would pile up in one.
-                    outcomes.failed(place, Retryable(str(why), unavailable=why.unavailable))
-        return outcomes.as_list()
+                if place in talk.sent or batch.may_go(place):
+                    batch.failed(place, own_copy(why))
+        return batch.outcomes()
 
     async def close(self) -> None:
         """Close the connections; a batch that still waits for answers fails as retryable."""
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
+        await self._talks.end()
         await self._forget_idle()
 
-    async def _talked(self, talk: _Talk, entries: list[Entry], budget: float) -> Retryable:
+    async def _talked(self, talk: _Talk, entries: list[Entry]) -> Retryable:
         """Let a task send and read; return why what is still open then has no answer."""
-        # A task of its own: whatever redis-py does about a cancellation, we can leave it behind.
-        task = asyncio.create_task(self._talk(talk, entries))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        budget = max(0.0, talk.batch.deadline - time.monotonic())
+        task = self._talks.start(self._talk(talk, entries))
         try:
             await asyncio.wait({task}, timeout=budget)
         finally:
@@ -169,11 +149,6 @@ class RedisPublisher(DestinationPublisher):
         if isinstance(error, (self._redis.exceptions.RedisError, OSError)):
             return self._lost(error, talk)
         raise error
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved also where the publish gave up before
 
     async def _unanswered(self, talk: _Talk, waited: float) -> Retryable:
         # A message with little lease left says little about the server.
@@ -202,7 +177,7 @@ class RedisPublisher(DestinationPublisher):
             try:
                 misled = False
                 for turn in turns(entries):
-                    pieces = [piece for piece in turn if talk.outcomes.may_go(piece[0].place)]
+                    pieces = [piece for piece in turn if talk.batch.may_go(piece[0].place)]
                     if pieces:
                         misled |= await self._turn(link.connection, pieces, talk)
                 usable = not misled
@@ -216,7 +191,7 @@ class RedisPublisher(DestinationPublisher):
         """Send a pipeline and read its answers; return whether the connection leads to the wrong place."""
         commands = [self._writer.command(piece) for piece in pieces]
         if self._replicas:
-            left = talk.deadline - time.monotonic() - WAIT_MARGIN
+            left = talk.batch.deadline - time.monotonic() - WAIT_MARGIN
             commands.append(["WAIT", self._replicas, max(1, int(left * 1_000))])  # 0 would be for ever
         talk.sent |= {entry.place for piece in pieces for entry in piece}
         try:
@@ -254,12 +229,12 @@ class RedisPublisher(DestinationPublisher):
             hint = f" ({HINTS[code]})" if code in HINTS else ""
             text = f"{self._shown}: stream {entry.stream!r}: {text}{hint}"
             if code == TOO_LARGE and len(piece) == 1:  # in a longer one, who knows which
-                talk.outcomes.failed(entry.place, Permanent(text))
+                talk.batch.failed(entry.place, Permanent(text))
             else:
-                talk.outcomes.failed(entry.place, Retryable(text, unavailable=code in UNAVAILABLE))
+                talk.batch.failed(entry.place, Retryable(text, unavailable=code in UNAVAILABLE))
             talk.open.discard(entry.place)
         for entry in piece[len(answers) :]:
-            talk.outcomes.may_go(entry.place)  # it may not, and its outcome says so
+            talk.batch.may_go(entry.place)  # it may not, and its outcome says so
             talk.open.discard(entry.place)
         return misled
 
@@ -270,7 +245,7 @@ class RedisPublisher(DestinationPublisher):
         if not isinstance(answer, int):
             text = f"WAIT: {self._text(answer)}"
         for place in stored:
-            talk.outcomes.failed(place, Retryable(f"{self._shown}: stored, but {text}"))
+            talk.batch.failed(place, Retryable(f"{self._shown}: stored, but {text}"))
 
     def _text(self, answer: Any) -> str:
         text = error_text(answer)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencepost.errors import Permanent
+from fencepost.errors import Permanent, Retryable
 from fencepost.testing.conformance.delivered import (
     check_odd,
     check_only_the_tenth_failed,
@@ -54,6 +54,20 @@ class Batches(Suite):
             return
         batch = twenty_and(sample_message(headers=BAD_HEADERS, id=99))
         await check_only_the_tenth_failed(rig, batch, list(await rig.publish_batch(batch)))
+
+    @scenario()
+    async def test_in_a_batch_one_with_hardly_any_lease_spares_twenty_neighbours(self, rig: Rig) -> None:
+        if not rig.takes_batches:
+            return
+        batch = twenty_and(sample_message(id=99))
+        late, neighbours = batch[10], [*batch[:10], *batch[11:]]
+        leases = [0.1 if message is late else 60.0 for message in batch]
+        outcomes = await rig.outcomes(batch, [sample_delivery(lease=lease) for lease in leases])
+        assert isinstance(outcomes[10], Retryable), f"no lease was left for it: {outcomes[10]!r}"
+        _check_delivered([*outcomes[:10], *outcomes[11:]])
+        await rig.all_arrived(neighbours)
+        received = {one.message_id for one in await rig.harness.received()}
+        assert late.message_id not in received, "sent without lease"
 
     @scenario(needs="free_text")
     async def test_in_a_batch_free_text_in_every_field_arrives_beside_twenty_others(self, rig: Rig) -> None:
