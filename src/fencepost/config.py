@@ -36,7 +36,8 @@ class DispatcherSettings:
         queues: the queues to serve; None for all of them.
         batch: messages per claim, 1 to 10,000.
         concurrency: publishes in flight at once, for each queue; while they are fast, two batches are claimed
-            ahead of that.
+            ahead of that. None for 100, and for four batches where that is more and all goes to publishers that
+            take batches.
         lease: how long a claim holds without a heartbeat.
         heartbeat: time between heartbeats, at most a third of the lease; None for exactly that.
         publish_timeout: the longest a publish may take; below the lease.
@@ -61,7 +62,7 @@ class DispatcherSettings:
     owner: str = field(default_factory=default_owner)
     queues: Sequence[str] | None = None
     batch: int = 100
-    concurrency: int = 100
+    concurrency: int | None = None
     lease: timedelta = timedelta(seconds=60)
     heartbeat: timedelta | None = None
     publish_timeout: timedelta = timedelta(seconds=10)
@@ -109,7 +110,11 @@ class DispatcherSettings:
                 "must be a list of queues, or be left out for all of them",
             ),
             ("batch", 1 <= self.batch <= 10_000, "must lie between 1 and 10000"),
-            ("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000"),
+            (
+                "concurrency",
+                self.concurrency is None or 1 <= self.concurrency <= 10_000,
+                "must lie between 1 and 10000, or be left out",
+            ),
             ("lease", timedelta(milliseconds=100) <= self.lease <= longest, "must lie between 0.1 s and a day"),
             ("heartbeat", self.beat_every > zero, "must be above 0"),
             ("publish_timeout", self.publish_timeout > zero, "must be above 0"),

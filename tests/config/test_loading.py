@@ -141,6 +141,7 @@ def test_everything_can_be_said_in_the_environment() -> None:
         "log_json": "YES",
         "max_age": "none",
         "heartbeat": "none",
+        "concurrency": "5",
         "owner": "w1",
         "schema": "events",
         "table": "out",

@@ -344,6 +344,22 @@ async def test_batches_are_as_large_as_the_queue_allows_and_no_larger(box: Box) 
     assert max(map(len, publisher.batches)) == 7
 
 
+async def test_unless_told_otherwise_a_batch_does_not_wait_for_the_answers_to_the_one_before(box: Box) -> None:
+    batches = 4
+
+    class Publisher:
+        def __init__(self) -> None:
+            self.together = asyncio.Barrier(batches)
+
+        async def publish_batch(self, messages: Sequence[Message], deliveries: Sequence[Delivery]) -> Outcomes:
+            await self.together.wait()
+            return [None] * len(messages)
+
+    box.enqueue(batches * 100)
+    async with running(box.dispatcher(Publisher(), batch=100)):
+        await until(lambda: box.statuses() == {"done": batches * 100})
+
+
 def _not_a_method() -> Any:
     class Publisher:
         publish_batch = 3

@@ -193,6 +193,26 @@ def test_a_queue_without_settings_has_the_worker_s() -> None:
     assert (mine.paused, mine.weight, mine.problems) == (False, 1, ())
 
 
+@pytest.mark.parametrize(("batch", "usual"), [(1, 100), (25, 100), (100, 400), (10_000, 10_000)])
+def test_where_publishers_take_batches_four_of_them_are_usual(batch: int, usual: int) -> None:
+    settings = DispatcherSettings(owner="w", batch=batch)
+    queue = QueueSettings(queue="q")
+    assert terms_of(settings, queue).concurrency == 100
+    assert terms_of(settings, queue, takes_batches=True).concurrency == usual
+    told = DispatcherSettings(owner="w", batch=batch, concurrency=7)
+    assert terms_of(told, queue, takes_batches=True).concurrency == 7
+    own = QueueSettings(queue="q", concurrency=9)
+    assert terms_of(told, own, takes_batches=True).concurrency == 9
+
+
+def test_a_queue_takes_batches_where_all_that_is_in_it_does() -> None:
+    bulk = Batches()
+    router = Router([Route("a", bulk), Route("b", bulk)], {"single": single, "bulk": bulk})
+    assert [router.takes_batches(queue) for queue in ("default", "single", "bulk")] == [True, False, True]
+    assert not ROUTER.takes_batches("default")
+    assert not Router([Route("a", bulk), Route("b", to="bulk")], {"bulk": bulk}).takes_batches("default")
+
+
 def test_a_queue_s_own_settings_come_first() -> None:
     second = timedelta(seconds=1)
     mine = terms(
@@ -238,7 +258,7 @@ def test_what_cannot_work_together_with_the_worker_s_settings_is_said(own: dict[
 
 
 def queues(*own: QueueSettings, **options: Any) -> Queues:
-    made = Queues(DispatcherSettings(owner="w", **options))
+    made = Queues(DispatcherSettings(owner="w", **options), lambda queue: False)
     made.learn(own)
     return made
 

@@ -79,6 +79,7 @@ def _example(setting: Setting) -> str:
 _UNSET_EXAMPLES = {
     "owner": '"worker-1"',
     "queues": '["default"]',
+    "concurrency": "100",
     "heartbeat": '"20s"',
     "max_age": '"7d"',
     "listen_store": '"postgresql://USER@HOST/DATABASE"',

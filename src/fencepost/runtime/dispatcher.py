@@ -93,7 +93,7 @@ class Dispatcher:
         self._store = store
         self._catalog = Catalog(Names(schema_name, table))
         self._router = Router(routes, destinations)
-        self._queues = Queues(self.settings)
+        self._queues = Queues(self.settings, self._router.takes_batches)
         self._shortest_lease = self.settings.lease.total_seconds()
         self._limits = Limits.below(self.settings.lease)
         self._stack: AsyncExitStack | None = None

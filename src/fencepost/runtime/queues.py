@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.queue import QueueSettings
@@ -26,10 +26,16 @@ of an unknown destination is left alone."""
 
 
 class Queues:
-    """The queues as this worker knows them."""
+    """The queues as this worker knows them.
 
-    def __init__(self, settings: DispatcherSettings) -> None:
+    Args:
+        settings: the worker's.
+        takes_batches: whether all that is in a queue goes to publishers that take batches.
+    """
+
+    def __init__(self, settings: DispatcherSettings, takes_batches: Callable[[str], bool]) -> None:
         self._settings = settings
+        self._takes_batches = takes_batches
         self._own: dict[str, QueueSettings] = {}
         self._terms: dict[str, Terms] = {}
         self._pass: dict[str, float] = {}
@@ -54,7 +60,8 @@ class Queues:
         terms = self._terms.get(queue)
         if terms is None:
             own = self._own.get(queue) or QueueSettings(queue=queue)
-            terms = self._terms[queue] = terms_of(self._settings, own)
+            takes_batches = self._takes_batches(queue)
+            terms = self._terms[queue] = terms_of(self._settings, own, takes_batches=takes_batches)
         return terms
 
     @property

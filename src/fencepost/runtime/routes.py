@@ -102,6 +102,12 @@ class Router:
     def is_destination(self, queue: str) -> bool:
         return queue in self._destinations
 
+    def takes_batches(self, queue: str) -> bool:
+        """Tell whether all that is in a queue goes to publishers that take batches."""
+        publisher = self._destinations.get(queue)
+        publishers = [target for _, target in self._routes] if publisher is None else [publisher]
+        return all(isinstance(each, Invocable) and each.call_batch is not None for each in publishers)
+
     def _look_up(self, kind: Kind) -> Target:
         found = first_match(self._routes, kind)
         if len(self._found) < REMEMBERED:

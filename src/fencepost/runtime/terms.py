@@ -11,6 +11,10 @@ from fencepost.core.lease import timing_problems
 from fencepost.core.outcome import RetryPolicy
 from fencepost.core.queue import QueueSettings
 
+USUAL_CONCURRENCY, MOST_CONCURRENCY = 100, 10_000
+USUAL_BATCHES = 4
+"""In flight at once, or the next batch would begin only after the answers to the one before."""
+
 FEWEST_FAILURES = 2
 """To reach a destination, that are taken for an outage, however few attempts a message has."""
 
@@ -44,8 +48,14 @@ class Terms:
         return min(self.breaker_failures, max(FEWEST_FAILURES, self.policy.max_attempts))
 
 
-def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
-    """Put a queue's own settings over the worker's."""
+def terms_of(settings: DispatcherSettings, own: QueueSettings, *, takes_batches: bool = False) -> Terms:
+    """Put a queue's own settings over the worker's.
+
+    Args:
+        settings: the worker's.
+        own: the queue's.
+        takes_batches: all that is in the queue goes to publishers that take batches.
+    """
     lease = own.lease or settings.lease
     publish_timeout = own.publish_timeout or settings.publish_timeout
     base = own.backoff_base or settings.backoff_base
@@ -58,7 +68,7 @@ def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
         queue=own.queue,
         paused=own.paused,
         weight=own.weight,
-        concurrency=own.concurrency or settings.concurrency,
+        concurrency=own.concurrency or settings.concurrency or _usual_concurrency(settings.batch, takes_batches),
         lease=lease,
         beat_every=beat_every.total_seconds(),
         publish_timeout=publish_timeout.total_seconds(),
@@ -68,3 +78,8 @@ def terms_of(settings: DispatcherSettings, own: QueueSettings) -> Terms:
         rate=own.rate,
         problems=tuple(f"{setting}: {text}" for setting, text in problems),
     )
+
+
+def _usual_concurrency(batch: int, takes_batches: bool) -> int:
+    whole_batches = USUAL_BATCHES * batch if takes_batches else 0
+    return min(max(USUAL_CONCURRENCY, whole_batches), MOST_CONCURRENCY)

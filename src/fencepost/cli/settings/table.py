@@ -55,7 +55,11 @@ SETTINGS: tuple[Setting, ...] = (
     _of_dispatcher("owner", kinds.TEXT, "this worker's name, for people; HOST:PID unless set"),
     _of_dispatcher("queues", kinds.NAMES, "the queues to serve; all of them unless set", "--queue"),
     _of_dispatcher("batch", kinds.WHOLE, "messages per claim, 1 to 10000"),
-    _of_dispatcher("concurrency", kinds.WHOLE, "publishes in flight at once, for each queue, 1 to 10000"),
+    _of_dispatcher(
+        "concurrency",
+        kinds.WHOLE,
+        "publishes in flight at once, for each queue; unless set 100, or four batches to publishers of batches",
+    ),
     _of_dispatcher("lease", kinds.DURATION, "how long a claim holds without a heartbeat"),
     _of_dispatcher("heartbeat", kinds.DURATION_OR_NONE, "time between heartbeats; none for a third of the lease"),
     _of_dispatcher("publish_timeout", kinds.DURATION, "the longest a publish may take; below the lease"),
