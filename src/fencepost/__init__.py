@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fencepost.client.inbox import AsyncInbox, Inbox
 from fencepost.client.outbox import AsyncOutbox, Outbox
 from fencepost.config import DispatcherSettings
 from fencepost.core.draft import JsonText, NewMessage
+from fencepost.core.inbox import Acceptance
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
 from fencepost.core.routing import Routing, Rule
 from fencepost.errors import (
@@ -18,9 +20,11 @@ from fencepost.errors import (
     FencepostError,
     Gone,
     InvalidMessage,
+    MessageConflict,
     Permanent,
     Retryable,
     SchemaError,
+    SequenceGap,
     UnsupportedConnection,
 )
 from fencepost.publishers.base import Delivery, Publisher
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from fencepost.runtime.dispatcher import Dispatcher, UnexpectedFailure
 
 __all__ = [
+    "Acceptance",
+    "AsyncInbox",
     "AsyncOutbox",
     "AutocommitRefused",
     "Claimed",
@@ -44,9 +50,11 @@ __all__ = [
     "Enqueued",
     "FencepostError",
     "Gone",
+    "Inbox",
     "InvalidMessage",
     "JsonText",
     "Message",
+    "MessageConflict",
     "NewMessage",
     "Outbox",
     "Permanent",
@@ -56,6 +64,7 @@ __all__ = [
     "Routing",
     "Rule",
     "SchemaError",
+    "SequenceGap",
     "Stats",
     "UnexpectedFailure",
     "UnsupportedConnection",

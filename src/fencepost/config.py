@@ -99,6 +99,22 @@ class DispatcherSettings:
         """The limits that turn a failure into a retry or an end."""
         return RetryPolicy(self.max_attempts, Backoff(self.backoff_base, self.backoff_cap), self.max_age)
 
+    def redelivery_horizon(
+        self, *, waiting: timedelta = timedelta(days=1), broker: timedelta = timedelta(0)
+    ) -> timedelta:
+        """Return the longest time from the first delivery of a message to its last repeat; see ``docs/inbox.md``.
+
+        Each attempt may take its time-out, then a lease if its worker dies, then the longest delay, then a poll
+        interval. While the breaker is open attempts are given back, up to the outage budget and one probe more.
+
+        Args:
+            waiting: how long a message that is due may wait: behind a backlog, in a paused queue, or dead until
+                somebody retries it. Nobody can compute that; it is what you allow.
+            broker: how long the broker itself repeats, or can be read again, such as a topic's retention.
+        """
+        attempt = self.publish_timeout + self.lease + self.backoff_cap + self.poll_interval
+        return self.max_attempts * attempt + self.outage_budget + self.breaker_cap + waiting + broker
+
     def _range_problems(self) -> list[tuple[str, str]]:
         zero = timedelta(0)
         longest = timedelta(days=1)

@@ -29,6 +29,29 @@ class DedupeConflict(FencepostError):
     """The dedupe key exists in this queue with other content. The caller's transaction stays usable."""
 
 
+class MessageConflict(FencepostError):
+    """A consumer accepted this message id with another body. The caller's transaction stays usable."""
+
+
+class SequenceGap(FencepostError):
+    """Messages of a key are missing before this one. Nothing was changed; the caller's transaction stays usable.
+
+    Args:
+        consumer: the consumer.
+        key: the key.
+        expected: the number that should have come.
+        received: the number that came.
+    """
+
+    def __init__(self, consumer: str, key: str, *, expected: int, received: int) -> None:
+        super().__init__(
+            f"consumer {consumer!r} expected number {expected} of key {key!r} and got {received}: "
+            f"{received - expected} in between did not come. Leave it unacknowledged until they have, or accept "
+            "it with allow_gap=True"
+        )
+        self.consumer, self.key, self.expected, self.received = consumer, key, expected, received
+
+
 class SchemaError(FencepostError):
     """The tables are missing, older than this version needs, or differ from what the migrations made."""
 

@@ -24,7 +24,8 @@ class Migrated:
     def empty(self) -> None:
         """Remove every message, setting and number; fails rather than waits where a test left a lock behind."""
         self.janitor.execute(
-            "DELETE FROM outbox; DELETE FROM outbox_audit; DELETE FROM outbox_queue; DELETE FROM outbox_key"
+            "DELETE FROM outbox; DELETE FROM outbox_audit; DELETE FROM outbox_queue; DELETE FROM outbox_key;"
+            "DELETE FROM outbox_inbox; DELETE FROM outbox_inbox_key"
         )
 
 

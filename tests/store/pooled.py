@@ -22,6 +22,12 @@ SCALE = "it asks what many rows cost, to which a pooler adds only its round trip
 
 DIRECT_ONLY: Mapping[str, str] = {
     "test_expand.py::test_a_producer_waits_for_an_expansion_of_its_key": SESSIONS,
+    "test_inbox.py::test_fifty_at_once_make_one_effect": SESSIONS,
+    "test_inbox.py::test_a_concurrent_repeat_waits_for_the_first": SESSIONS,
+    "test_inbox.py::test_above_read_committed_the_wait_may_end_in_a_serialization_failure": SESSIONS,
+    "test_inbox.py::test_numbers_that_come_at_once_and_twice_have_their_effects_in_order": SESSIONS,
+    "test_inbox.py::test_two_first_messages_of_a_key_wait_for_each_other": SESSIONS,
+    "test_inbox.py::test_a_purge_passes_by_what_others_hold": SESSIONS,
     "test_isolation.py::test_the_whole_life_of_a_message_in_an_odd_session": SESSION,
     "test_isolation.py::test_an_instant_means_the_same_whatever_the_session_believes": SESSION,
     "test_isolation.py::test_two_claims_at_once_under_a_snapshot_never_share_a_row": SESSION,

@@ -20,8 +20,11 @@ from fencepost.store.schema import EXPECTED_COLUMNS, migrations
 from tests.store.databases import Migrated
 from tests.store.rows import OUTBOX, Connection, claim, value
 
-ALL = [(1, "outbox"), (2, "order_and_queues"), (3, "destinations")]
-TABLES = ["outbox", "outbox_audit", "outbox_key", "outbox_migration", "outbox_queue"]
+ALL = [(1, "outbox"), (2, "order_and_queues"), (3, "destinations"), (4, "inbox")]
+TABLES = [
+    *("outbox", "outbox_audit", "outbox_inbox", "outbox_inbox_key"),
+    *("outbox_key", "outbox_migration", "outbox_queue"),
+]
 _numbers = itertools.count(1)
 
 
@@ -262,7 +265,7 @@ def test_two_outboxes_in_one_database_do_not_meet(db: Connection, outbox: Outbox
 # --- what is in the way ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["outbox", "outbox_audit", "outbox_migration", "outbox_queue", "outbox_key"])
+@pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("kind", ["TABLE {} (id int, version int)", "VIEW {} AS SELECT 1 AS id"])
 def test_somebody_elses_table_is_left_alone(db: Connection, outbox: Outbox, name: str, kind: str) -> None:
     db.execute(f"CREATE SCHEMA {outbox.schema_name}")
@@ -322,6 +325,8 @@ DAMAGE = {
     "DROP TABLE outbox_audit": '"outbox_audit" is missing',
     "DROP TABLE outbox_queue": '"outbox_queue" is missing',
     "DROP TABLE outbox_key": '"outbox_key" is missing',
+    "DROP TABLE outbox_inbox": '"outbox_inbox" is missing',
+    "DROP TABLE outbox_inbox_key": '"outbox_inbox_key" is missing',
     "DROP TABLE outbox_migration": "do not exist",
     "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ready'::regclass": "ready is invalid",
 }
@@ -367,7 +372,8 @@ def test_a_migration_that_was_applied_with_other_content_is_refused(db: Connecti
 def test_a_migration_that_is_not_applied_yet_is_reported_and_then_applied(db: Connection) -> None:
     """As after an upgrade: the record stands, one step is missing."""
     with db.transaction(force_rollback=True):
-        db.execute("DELETE FROM outbox_migration; DROP TABLE outbox, outbox_audit, outbox_queue, outbox_key")
+        made = ", ".join(table for table in TABLES if table != "outbox_migration")
+        db.execute(f"DELETE FROM outbox_migration; DROP TABLE {made}".encode())
         assert OUTBOX.check_schema(db) == [
             f"migration {version:04} {name} is not applied: run `fencepost migrate`" for version, name in ALL
         ]

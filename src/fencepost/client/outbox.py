@@ -430,7 +430,7 @@ class Outbox(_OutboxOperations):
 
     def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
         if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit(reason)
+            raise refuse_autocommit(reason, "Outbox")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -659,4 +659,4 @@ class AsyncOutbox(_OutboxOperations):
 
     async def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
         if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit(reason)
+            raise refuse_autocommit(reason, "AsyncOutbox")

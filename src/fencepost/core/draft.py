@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from fencepost.core.states import Recovery
+from fencepost.core.text import checked_text, plain, utf8
 from fencepost.errors import InvalidMessage
 
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -136,7 +137,7 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
     return Draft(
         message_id=message_id,
         queue=_queue(message.queue),
-        event_type=_text("event_type", message.event_type, MAX_EVENT_TYPE_BYTES),
+        event_type=checked_text("event_type", message.event_type, MAX_EVENT_TYPE_BYTES),
         aggregate_type=aggregate_type,
         aggregate_id=aggregate_id,
         ordering_key=_ordering_key(message, aggregate_type, aggregate_id),
@@ -144,40 +145,15 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
         payload_bytes=payload_bytes,
         content_type=content_type,
         headers=_headers(message.headers),
-        dedupe_key=None if key is None else _text("dedupe_key", key, MAX_DEDUPE_KEY_BYTES),
+        dedupe_key=None if key is None else checked_text("dedupe_key", key, MAX_DEDUPE_KEY_BYTES),
         recovery=_recovery(message.recovery),
         available_at=_available_at(message.available_at, message.delay),
         delay=_delay(message.delay),
     )
 
 
-def _text(name: str, value: object, limit: int) -> str:
-    if not isinstance(value, str):
-        raise InvalidMessage(f"{name} must be text, not {type(value).__name__}")
-    if not value:
-        raise InvalidMessage(f"{name} must not be empty")
-    size = len(_utf8(name, value))
-    if size > limit:
-        raise InvalidMessage(f"{name} has {size} bytes, more than the limit of {limit}")
-    return _plain(value)
-
-
-def _plain(value: str) -> str:
-    """Return the characters themselves: ``str()`` of a member of a ``(str, Enum)`` class is its name."""
-    return str.__str__(value)
-
-
-def _utf8(name: str, value: str) -> bytes:
-    if "\x00" in value:
-        raise InvalidMessage(f"{name} holds a NUL character, which no store can keep: remove or encode it")
-    try:
-        return value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidMessage(f"{name} holds a lone surrogate, which is not text: remove or encode it") from None
-
-
 def _queue(value: object) -> str:
-    queue = _text("queue", value, MAX_QUEUE_BYTES)
+    queue = checked_text("queue", value, MAX_QUEUE_BYTES)
     if not _QUEUE.fullmatch(queue):
         raise InvalidMessage(f"queue {queue!r} may hold only letters, digits and _ . : -")
     return queue
@@ -189,8 +165,8 @@ def _aggregate(aggregate: object) -> tuple[str | None, str | None]:
     if not isinstance(aggregate, tuple) or len(aggregate) != 2:
         raise InvalidMessage('aggregate must be a pair of texts (type, id), such as ("order", "42")')
     return (
-        _text("aggregate type", aggregate[0], MAX_AGGREGATE_TYPE_BYTES),
-        _text("aggregate id", aggregate[1], MAX_AGGREGATE_ID_BYTES),
+        checked_text("aggregate type", aggregate[0], MAX_AGGREGATE_TYPE_BYTES),
+        checked_text("aggregate id", aggregate[1], MAX_AGGREGATE_ID_BYTES),
     )
 
 
@@ -198,13 +174,13 @@ def _ordering_key(message: NewMessage, aggregate_type: str | None, aggregate_id:
     if not isinstance(message.ordered, bool):
         raise InvalidMessage(f"ordered must be True or False, not {message.ordered!r}")
     if message.ordering_key is not None:
-        return _text("ordering_key", message.ordering_key, MAX_ORDERING_KEY_BYTES)
+        return checked_text("ordering_key", message.ordering_key, MAX_ORDERING_KEY_BYTES)
     if not message.ordered:
         return None
     if aggregate_type is None or aggregate_id is None:
         raise InvalidMessage("ordered=True needs aggregate=(type, id), or an ordering_key instead")
     # An array, so that no two pairs make one key: ("a", "b:c") and ("a:b", "c") would as joined text.
-    return _text("ordering_key", _dump([aggregate_type, aggregate_id]), MAX_ORDERING_KEY_BYTES)
+    return checked_text("ordering_key", _dump([aggregate_type, aggregate_id]), MAX_ORDERING_KEY_BYTES)
 
 
 def _recovery(value: str) -> Recovery:
@@ -221,12 +197,12 @@ def _payload(payload: Any, content_type: str | None, limit: int) -> tuple[str | 
         _check_size("payload", len(data), limit)
         return None, data, _content_type(BYTES_CONTENT_TYPE if content_type is None else content_type)
     text = _json_text(payload)
-    _check_size("payload", len(_utf8("payload", text)), limit)
+    _check_size("payload", len(utf8("payload", text)), limit)
     return text, None, None if content_type is None else _content_type(content_type)
 
 
 def _content_type(value: str) -> str:
-    text = _text("content_type", value, MAX_CONTENT_TYPE_BYTES)
+    text = checked_text("content_type", value, MAX_CONTENT_TYPE_BYTES)
     if not text.isascii() or not text.isprintable():
         raise InvalidMessage("content_type must be printable ASCII, since it travels as a header")
     return text
@@ -243,7 +219,7 @@ def _check_size(name: str, size: int, limit: int) -> None:
 def _json_text(payload: Any) -> str:
     if isinstance(payload, JsonText):
         _check_json_text(payload)
-        return _plain(payload)
+        return plain(payload)
     text = _dump(payload)
     _check_depth(text)
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
@@ -269,7 +245,7 @@ def _check_json_text(text: str) -> None:
         raise InvalidMessage(f"payload is not valid JSON text: {error}") from error
     _check_depth(text)
     # Escapes such as \ud800 or \u0000 are valid JSON text and still no text that a receiver can use.
-    _utf8("payload", json.dumps(parsed, ensure_ascii=False))
+    utf8("payload", json.dumps(parsed, ensure_ascii=False))
     if _ESCAPED_NUL.search(text):
         raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
 
@@ -299,11 +275,11 @@ def _headers(headers: Mapping[str, str] | None) -> str:
         raise InvalidMessage(f"headers must be a mapping of text to text, not {type(headers).__name__}")
     checked = {}
     for name, value in headers.items():
-        _text("a header name", name, MAX_HEADERS_BYTES)
+        checked_text("a header name", name, MAX_HEADERS_BYTES)
         if not isinstance(value, str):
             raise InvalidMessage(f"header {name!r} must be text, not {type(value).__name__}")
-        _utf8(f"header {name!r}", value)
-        checked[_plain(name)] = _plain(value)
+        utf8(f"header {name!r}", value)
+        checked[plain(name)] = plain(value)
     text = _dump(checked)
     size = len(text.encode("utf-8"))
     if size > MAX_HEADERS_BYTES:

@@ -14,6 +14,7 @@ MARK = "made by `fencepost demo`, which drops it at its next run"
 
 _TABLES = (
     *("outbox", "outbox_audit", "outbox_migration", "outbox_queue", "outbox_key"),
+    *("outbox_inbox", "outbox_inbox_key"),
     *("orders", "rolled_back", "arrival", "receipt", "shipment", "fault", "held", "before_thaw", "worker_report"),
     *("naive_outbox", "sent", "late_write"),
 )

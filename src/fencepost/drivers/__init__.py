@@ -49,7 +49,7 @@ def driver_for(connection: Any) -> Driver:
 
         if psycopg.is_sync(connection):
             return psycopg.PsycopgDriver(connection)
-    raise UnsupportedConnection(f"{_kind(connection)} is not a connection that Outbox can use: pass {KNOWN_SYNC}")
+    raise UnsupportedConnection(f"{_kind(connection)} is not a connection for sync use: pass {KNOWN_SYNC}")
 
 
 def async_driver_for(connection: Any) -> AsyncDriver:
@@ -64,16 +64,19 @@ def async_driver_for(connection: Any) -> AsyncDriver:
 
         if psycopg.is_async(connection):
             return psycopg.AsyncPsycopgDriver(connection)
-    raise UnsupportedConnection(
-        f"{_kind(connection)} is not a connection that AsyncOutbox can use: pass {KNOWN_ASYNC}"
-    )
+    raise UnsupportedConnection(f"{_kind(connection)} is not a connection for async use: pass {KNOWN_ASYNC}")
 
 
-def refuse_autocommit(reason: str) -> AutocommitRefused:
-    """Return the error for a connection that commits every statement by itself, and the reason against that."""
+def refuse_autocommit(reason: str, who: str) -> AutocommitRefused:
+    """Return the error for a connection that commits every statement by itself.
+
+    Args:
+        reason: what speaks against that.
+        who: the class that was called.
+    """
     return AutocommitRefused(
         f"this connection is in autocommit mode and in no transaction, so {reason}: open a transaction "
-        "(psycopg: `with conn.transaction():`), or say Outbox(allow_autocommit=True)"
+        f"(psycopg: `with conn.transaction():`), or say {who}(allow_autocommit=True)"
     )
 
 

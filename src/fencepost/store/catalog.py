@@ -20,6 +20,7 @@ from fencepost.errors import ConfigError
 _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
     *("queue_pkey", "queue_limits", "queue_shared", "key_pkey"),
+    *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_key_limits"),
 )
 # No text constant of ours holds two dashes.
 _COMMENT = re.compile(r"--.*")
@@ -67,6 +68,8 @@ class Names:
             "audit": f"{quoted(self.schema)}.{quoted(self.table + '_audit')}",
             "migration": f"{quoted(self.schema)}.{quoted(self.table + '_migration')}",
             "queue": f"{quoted(self.schema)}.{quoted(self.table + '_queue')}",
+            "inbox": f"{quoted(self.schema)}.{quoted(self.table + '_inbox')}",
+            "inbox_key": f"{quoted(self.schema)}.{quoted(self.table + '_inbox_key')}",
             "key": f"{quoted(self.schema)}.{quoted(self.table + '_key')}",
         }
         for mark in _NAMED_AFTER_THE_TABLE:

@@ -42,8 +42,10 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "routed": "boolean",
 }
 
-_QUEUES_SINCE = 2
-"""The migration that makes the tables of queues and keys."""
+_TABLES = ("outbox", "audit", "queue", "key", "inbox", "inbox_key")
+
+_TABLES_SINCE = {2: ("queue", "key"), 4: ("inbox", "inbox_key")}
+"""Migrations that make further tables, and which."""
 
 _END_OF_STATEMENT = re.compile(r";\s*\n")
 
@@ -76,6 +78,8 @@ class _Found:
     audit: bool
     queue: bool
     key: bool
+    inbox: bool
+    inbox_key: bool
     migration: bool
     migration_is_ours: bool
     encoding: str | bytes
@@ -115,9 +119,9 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
     if not found.migration:
         yield catalog.statement("migration_table")
     pending = yield from _pending(catalog)
-    if any(step.version == _QUEUES_SINCE for step in pending):
-        marks = catalog.names.placeholders()
-        _refuse_foreign({marks["queue"]: found.queue, marks["key"]: found.key})
+    marks = catalog.names.placeholders()
+    made = [name for step in pending for name in _TABLES_SINCE.get(step.version, ())]
+    _refuse_foreign({marks[name]: getattr(found, name) for name in made})
     for step in pending:
         for part in step.statements:
             yield Statement(f"migrations/{step.version:04}_{step.name}", part)
@@ -136,7 +140,7 @@ def check(catalog: Catalog) -> Operation[list[str]]:
         return [
             f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
         ]
-    tables = {marks[name]: getattr(found, name) for name in ("outbox", "audit", "queue", "key")}
+    tables = {marks[name]: getattr(found, name) for name in _TABLES}
     problems = [
         f"table {name} is missing: create it as in `fencepost migrate --sql`"
         for name, there in tables.items()
@@ -196,7 +200,7 @@ def _table(catalog: Catalog) -> dict[str, Any]:
 
 def _find(catalog: Catalog) -> Operation[_Found]:
     marks = catalog.names.placeholders()
-    names = {name: marks[name] for name in ("schema", "outbox", "audit", "queue", "key", "migration")}
+    names = {name: marks[name] for name in ("schema", *_TABLES, "migration")}
     rows = yield catalog.statement("migration_state", names)
     return _Found(*rows[0])
 

@@ -1,0 +1,173 @@
+"""`Inbox` and `AsyncInbox`: a consumer takes a message in once, in the transaction of its effect.
+
+None of the methods commits or rolls back. The twins differ in nothing but ``await``; what they share is in
+`_InboxOperations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from fencepost.config import DispatcherSettings
+from fencepost.core import inbox as core
+from fencepost.core.inbox import Acceptance
+from fencepost.core.operation import Operation, arun, run
+from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
+from fencepost.errors import ConfigError
+from fencepost.store import inbox as store
+from fencepost.store.catalog import Catalog, Names
+
+T = TypeVar("T")
+
+ACCEPTED_IN_AUTOCOMMIT = "the message would be taken in apart from its effect"
+
+
+@dataclass(frozen=True, slots=True)
+class _InboxOperations:
+    """What both twins share: the settings, and how arguments become operations.
+
+    Args:
+        consumer: whose effects these are, 1 to 100 bytes: each consumer takes every message in for itself.
+        schema_name: the schema that holds the tables.
+        table: the outbox table's name, which the inbox is named after.
+        horizon: the longest time after which a message can come again: nothing younger is forgotten. Compute it
+            from the sender's settings with `DispatcherSettings.redelivery_horizon`; the default is that of its
+            defaults.
+        allow_autocommit: accept connections that commit each statement by itself.
+
+    Raises:
+        ConfigError: no such consumer can be, or a horizon that is not above 0.
+    """
+
+    consumer: str
+    _: KW_ONLY
+    schema_name: str = "public"
+    table: str = "outbox"
+    horizon: timedelta = field(default_factory=lambda: DispatcherSettings().redelivery_horizon())
+    allow_autocommit: bool = False
+
+    def __post_init__(self) -> None:
+        core.checked_consumer(self.consumer)
+        if self.horizon <= timedelta(0):
+            raise ConfigError(f"horizon must be above 0, not {self.horizon}")
+
+    @property
+    def catalog(self) -> Catalog:
+        """The SQL of the tables."""
+        return Catalog(Names(self.schema_name, self.table))
+
+    def _accept(self, message_id: UUID | str, fence: int | None, body: bytes | None) -> Operation[Acceptance]:
+        return store.accept(self.catalog, core.entry(self.consumer, message_id, fence, body))
+
+    def _accept_in_sequence(self, key: str, sequence: int, allow_gap: bool) -> Operation[Acceptance]:
+        number = core.checked_number("sequence", sequence, least=1)
+        checked = core.checked_key(key)
+        return store.accept_in_sequence(self.catalog, self.consumer, checked, number, allow_gap=allow_gap)
+
+    def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
+        if limit < 1:
+            raise ConfigError("purge needs a limit above 0")
+        if older_than < self.horizon:
+            raise ConfigError(
+                f"older_than is {older_than}, but a message can come again for {self.horizon} (horizon), and its "
+                "effect would be made twice: keep entries at least that long, or give this inbox the horizon of "
+                "its sender's settings (DispatcherSettings.redelivery_horizon)"
+            )
+        return store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox(_InboxOperations):
+    """The inbox of one consumer on a sync connection."""
+
+    def accept(
+        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: bytes | None = None
+    ) -> Acceptance:
+        """Take a message in, in the caller's transaction; true where its effect is to be made now.
+
+        Where another transaction is at the same message, this waits for its end: if that commits, this is a
+        repeat; if it rolls back, the message is ours. At REPEATABLE READ and above such a wait may instead end in
+        the database's serialization failure: roll back, and take the message again.
+
+        Args:
+            conn: the connection that the effect is written on.
+            message_id: the stable id of the message, of 1 to 512 bytes; ``A`` and ``a`` are two.
+            fence: the fencing token of this attempt. It only tells `Acceptance.STALE` from `Acceptance.REPEAT`.
+            body: the message as it was received; where given each time, another one under the same id is reported.
+
+        Raises:
+            InvalidMessage: refused before any database work; the transaction is untouched.
+            AutocommitRefused: the connection is in no transaction.
+            MessageConflict: the id was accepted with another body; the transaction stays usable.
+        """
+        operation = self._accept(message_id, fence, body)
+        self._refuse_autocommit(conn)
+        return self._run(conn, operation)
+
+    def accept_in_sequence(self, conn: Any, key: str, sequence: int, allow_gap: bool = False) -> Acceptance:
+        """Take in the next message of a key that is numbered without a gap, in the caller's transaction.
+
+        It keeps one row for each key instead of one for each message. The first number of a key may be any.
+
+        Args:
+            conn: the connection that the effect is written on.
+            key: the ordering key, of 1 to 2048 bytes.
+            sequence: the message's number, from 1.
+            allow_gap: take it although messages before it are missing; they are repeats when they come.
+
+        Raises:
+            InvalidMessage: refused before any database work; the transaction is untouched.
+            AutocommitRefused: the connection is in no transaction.
+            SequenceGap: messages before it are missing; nothing was changed, and the transaction stays usable.
+        """
+        operation = self._accept_in_sequence(key, sequence, allow_gap)
+        self._refuse_autocommit(conn)
+        return self._run(conn, operation)
+
+    def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Forget messages that were taken in longer ago than ``older_than``, one bounded step; return how many.
+
+        Raises:
+            ConfigError: ``older_than`` is shorter than the horizon.
+        """
+        return self._run(conn, self._purge(older_than, limit))
+
+    def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return run(operation, driver_for(conn).execute)
+
+    def _refuse_autocommit(self, conn: Any) -> None:
+        if not self.allow_autocommit and driver_for(conn).commits_alone():
+            raise refuse_autocommit(ACCEPTED_IN_AUTOCOMMIT, "Inbox")
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncInbox(_InboxOperations):
+    """The inbox of one consumer on an async connection; the twin of `Inbox`."""
+
+    async def accept(
+        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: bytes | None = None
+    ) -> Acceptance:
+        """Take a message in, in the caller's transaction; see `Inbox.accept`."""
+        operation = self._accept(message_id, fence, body)
+        await self._refuse_autocommit(conn)
+        return await self._run(conn, operation)
+
+    async def accept_in_sequence(self, conn: Any, key: str, sequence: int, allow_gap: bool = False) -> Acceptance:
+        """Take in the next message of a key, in the caller's transaction; see `Inbox.accept_in_sequence`."""
+        operation = self._accept_in_sequence(key, sequence, allow_gap)
+        await self._refuse_autocommit(conn)
+        return await self._run(conn, operation)
+
+    async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Forget old messages, one bounded step; see `Inbox.purge`."""
+        return await self._run(conn, self._purge(older_than, limit))
+
+    async def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return await arun(operation, async_driver_for(conn).execute)
+
+    async def _refuse_autocommit(self, conn: Any) -> None:
+        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
+            raise refuse_autocommit(ACCEPTED_IN_AUTOCOMMIT, "AsyncInbox")
