@@ -75,6 +75,7 @@ def test_migrate_says_what_it_did(call: Call, database18: str) -> None:
         "applied migration 0001 outbox",
         "applied migration 0002 order_and_queues",
         "applied migration 0003 destinations",
+        "applied migration 0004 inbox",
     ]
     assert call("migrate", store=database18).out == "the tables public.outbox are up to date\n"
     assert call("migrate", "--json", store=database18).json == {"applied": []}

@@ -230,5 +230,5 @@ def test_impossible_entries_are_refused_by_the_table(db: Connection, column: str
 def test_impossible_keys_are_refused_by_the_table(db: Connection, column: str, bad: str) -> None:
     values = {"consumer": "'c'", "key": "'k'", "last_sequence": "1"} | {column: bad}
     columns = ", ".join(values)
-    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_inbox_key_limits"):
+    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_inbox_number"):
         db.execute(f"INSERT INTO outbox_inbox_key ({columns}) VALUES ({', '.join(values.values())})".encode())

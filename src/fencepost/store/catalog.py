@@ -20,7 +20,7 @@ from fencepost.errors import ConfigError
 _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
     *("queue_pkey", "queue_limits", "queue_shared", "key_pkey"),
-    *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_key_limits"),
+    *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_number"),
 )
 # No text constant of ours holds two dashes.
 _COMMENT = re.compile(r"--.*")

@@ -215,11 +215,8 @@ def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
     marks = catalog.names.placeholders()
     foreign = {
         marks["migration"]: found.migration and not found.migration_is_ours,
-        marks["outbox"]: found.outbox and not found.migration,
-        marks["audit"]: found.audit and not found.migration,
-        marks["queue"]: found.queue and not found.migration,
-        marks["key"]: found.key and not found.migration,
     }
+    foreign |= {marks[name]: getattr(found, name) and not found.migration for name in _TABLES}
     _refuse_foreign(foreign)
 
 

@@ -26,7 +26,7 @@ CREATE TABLE {inbox_key} (
     accepted_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
 
     CONSTRAINT {inbox_key_pkey} PRIMARY KEY (consumer, key),
-    CONSTRAINT {inbox_key_limits} CHECK (
+    CONSTRAINT {inbox_number} CHECK (
         octet_length(consumer) BETWEEN 1 AND 100
         AND octet_length(key) BETWEEN 1 AND 2048
         AND last_sequence > 0
