@@ -14,12 +14,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from fencepost import NewMessage, Outbox
+from fencepost import Acceptance, NewMessage, Outbox
 from fencepost.client import outbox as client
+from fencepost.core.inbox import entry
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, queues, upkeep
+from fencepost.store import breaker, inbox, queues, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.rate import claim_within_rate
@@ -110,6 +111,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     ordered_operations(outbox, hostile, Recording(hostile).execute)
     every_queue_key_and_doctor_operation(outbox, hostile, Recording(hostile).execute)
     destination_operations(outbox, hostile, Recording(hostile).execute)
+    inbox_operations(hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -187,6 +189,18 @@ def destination_operations(outbox: Outbox, conn: Connection, execute: Callable[[
             close_and_expand(catalog, [], [Expansion(each, ("counted", "rated")) for each in held]), execute
         )
     assert (done.closed.lost, done.busy) == (frozenset(), frozenset())
+
+
+def inbox_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """A message, a repeat, the numbers of a key, and what is old enough to be forgotten."""
+    catalog, message = OUTBOX.catalog, entry("billing", "m", 5, b"x")
+    with conn.transaction():
+        assert run(inbox.accept(catalog, message), execute)
+        assert run(inbox.accept(catalog, message), execute) is Acceptance.REPEAT
+        for number in (1, 2):
+            assert run(inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False), execute)
+    conn.execute("UPDATE outbox_inbox SET accepted_at = 'yesterday'")
+    assert run(inbox.purge(catalog, "billing", older_than=timedelta(hours=1), limit=10), execute) == 1
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
