@@ -76,6 +76,9 @@ def test_migrate_says_what_it_did(call: Call, database18: str) -> None:
         "applied migration 0002 order_and_queues",
         "applied migration 0003 destinations",
         "applied migration 0004 inbox",
+        "applied migration 0005 jobs",
+        "applied migration 0006 recovery",
+        "applied migration 0007 fence",
     ]
     assert call("migrate", store=database18).out == "the tables public.outbox are up to date\n"
     assert call("migrate", "--json", store=database18).json == {"applied": []}

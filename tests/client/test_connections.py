@@ -151,7 +151,7 @@ async def test_the_tables_are_made_over_every_kind_of_connection(adapter: Adapte
     outbox = adapter.outbox(schema_name=f"s_{uuid4().hex}", table="Aus-gang")
     async with adapter.producer(table.url) as producer:
         try:
-            assert len(await producer.call("migrate", outbox=outbox)) == 4
+            assert len(await producer.call("migrate", outbox=outbox)) == 7
             assert await producer.call("migrate", outbox=outbox) == []
             await producer.call("enqueue", "e", 1, outbox=outbox)
             await producer.commit()

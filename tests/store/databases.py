@@ -25,7 +25,9 @@ class Migrated:
         """Remove every message, setting and number; fails rather than waits where a test left a lock behind."""
         self.janitor.execute(
             "DELETE FROM outbox; DELETE FROM outbox_audit; DELETE FROM outbox_queue; DELETE FROM outbox_key;"
-            "DELETE FROM outbox_inbox; DELETE FROM outbox_inbox_key"
+            "DELETE FROM outbox_inbox; DELETE FROM outbox_inbox_key;"
+            "DELETE FROM outbox_job; DELETE FROM outbox_job_audit; DELETE FROM outbox_cron;"
+            "DELETE FROM outbox_attempt; DELETE FROM outbox_fence"
         )
 
 

@@ -20,9 +20,18 @@ from fencepost.store.schema import EXPECTED_COLUMNS, migrations
 from tests.store.databases import Migrated
 from tests.store.rows import OUTBOX, Connection, claim, value
 
-ALL = [(1, "outbox"), (2, "order_and_queues"), (3, "destinations"), (4, "inbox")]
+ALL = [
+    (1, "outbox"),
+    (2, "order_and_queues"),
+    (3, "destinations"),
+    (4, "inbox"),
+    (5, "jobs"),
+    (6, "recovery"),
+    (7, "fence"),
+]
 TABLES = [
-    *("outbox", "outbox_audit", "outbox_inbox", "outbox_inbox_key"),
+    *("outbox", "outbox_attempt", "outbox_audit", "outbox_cron", "outbox_fence"),
+    *("outbox_inbox", "outbox_inbox_key", "outbox_job", "outbox_job_audit"),
     *("outbox_key", "outbox_migration", "outbox_queue"),
 ]
 _numbers = itertools.count(1)
@@ -327,6 +336,11 @@ DAMAGE = {
     "DROP TABLE outbox_key": '"outbox_key" is missing',
     "DROP TABLE outbox_inbox": '"outbox_inbox" is missing',
     "DROP TABLE outbox_inbox_key": '"outbox_inbox_key" is missing',
+    "DROP TABLE outbox_job": '"outbox_job" is missing',
+    "DROP TABLE outbox_job_audit": '"outbox_job_audit" is missing',
+    "DROP TABLE outbox_cron": '"outbox_cron" is missing',
+    "DROP TABLE outbox_attempt": '"outbox_attempt" is missing',
+    "DROP TABLE outbox_fence": '"outbox_fence" is missing',
     "DROP TABLE outbox_migration": "do not exist",
     "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ready'::regclass": "ready is invalid",
 }

@@ -14,7 +14,8 @@ MARK = "made by `fencepost demo`, which drops it at its next run"
 
 _TABLES = (
     *("outbox", "outbox_audit", "outbox_migration", "outbox_queue", "outbox_key"),
-    *("outbox_inbox", "outbox_inbox_key"),
+    *("outbox_inbox", "outbox_inbox_key", "outbox_job", "outbox_job_audit", "outbox_cron"),
+    *("outbox_attempt", "outbox_fence"),
     *("orders", "rolled_back", "arrival", "receipt", "shipment", "fault", "held", "before_thaw", "worker_report"),
     *("naive_outbox", "sent", "late_write"),
 )

@@ -17,10 +17,18 @@ from typing import Any
 from fencepost.core.operation import Statement
 from fencepost.errors import ConfigError
 
+BESIDE_THE_OUTBOX = (
+    *("audit", "migration", "queue", "key", "inbox", "inbox_key"),
+    *("job", "job_audit", "cron", "attempt", "fence"),
+)
+"""The other tables, each named after the outbox."""
+
 _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
     *("queue_pkey", "queue_limits", "queue_shared", "key_pkey"),
     *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_number"),
+    *("job_pkey", "job_limits", "job_state", "job_ready", "job_lane", "job_leased", "job_unique", "job_ended"),
+    *("cron_pkey", "attempt_pkey", "attempt_shape", "attempt_row", "fence_pkey", "fence_limits"),
 )
 # No text constant of ours holds two dashes.
 _COMMENT = re.compile(r"--.*")
@@ -65,13 +73,9 @@ class Names:
             "schema": quoted(self.schema),
             "far": FAR,
             "outbox": f"{quoted(self.schema)}.{quoted(self.table)}",
-            "audit": f"{quoted(self.schema)}.{quoted(self.table + '_audit')}",
-            "migration": f"{quoted(self.schema)}.{quoted(self.table + '_migration')}",
-            "queue": f"{quoted(self.schema)}.{quoted(self.table + '_queue')}",
-            "inbox": f"{quoted(self.schema)}.{quoted(self.table + '_inbox')}",
-            "inbox_key": f"{quoted(self.schema)}.{quoted(self.table + '_inbox_key')}",
-            "key": f"{quoted(self.schema)}.{quoted(self.table + '_key')}",
         }
+        for table in BESIDE_THE_OUTBOX:
+            marks[table] = f"{quoted(self.schema)}.{quoted(f'{self.table}_{table}')}"
         for mark in _NAMED_AFTER_THE_TABLE:
             marks[mark] = quoted(f"{self.table}_{mark}")
         return marks

@@ -42,10 +42,16 @@ EXPECTED_COLUMNS: Mapping[str, str] = {
     "routed": "boolean",
 }
 
-_TABLES = ("outbox", "audit", "queue", "key", "inbox", "inbox_key")
-
-_TABLES_SINCE = {2: ("queue", "key"), 4: ("inbox", "inbox_key")}
+_TABLES_SINCE = {
+    2: ("queue", "key"),
+    4: ("inbox", "inbox_key"),
+    5: ("job", "job_audit", "cron"),
+    6: ("attempt",),
+    7: ("fence",),
+}
 """Migrations that make further tables, and which."""
+
+_TABLES = ("outbox", "audit", *(name for names in _TABLES_SINCE.values() for name in names))
 
 _END_OF_STATEMENT = re.compile(r";\s*\n")
 
@@ -74,12 +80,7 @@ class Migration:
 @dataclass(frozen=True, slots=True)
 class _Found:
     schema: bool
-    outbox: bool
-    audit: bool
-    queue: bool
-    key: bool
-    inbox: bool
-    inbox_key: bool
+    tables: Mapping[str, bool]
     migration: bool
     migration_is_ours: bool
     encoding: str | bytes
@@ -121,7 +122,7 @@ def migrate(catalog: Catalog) -> Operation[list[Migration]]:
     pending = yield from _pending(catalog)
     marks = catalog.names.placeholders()
     made = [name for step in pending for name in _TABLES_SINCE.get(step.version, ())]
-    _refuse_foreign({marks[name]: getattr(found, name) for name in made})
+    _refuse_foreign({marks[name]: found.tables[name] for name in made})
     for step in pending:
         for part in step.statements:
             yield Statement(f"migrations/{step.version:04}_{step.name}", part)
@@ -140,13 +141,13 @@ def check(catalog: Catalog) -> Operation[list[str]]:
         return [
             f"migration {step.version:04} {step.name} is not applied: run `fencepost migrate`" for step in pending
         ]
-    tables = {marks[name]: getattr(found, name) for name in _TABLES}
+    tables = {marks[name]: found.tables[name] for name in _TABLES}
     problems = [
         f"table {name} is missing: create it as in `fencepost migrate --sql`"
         for name, there in tables.items()
         if not there
     ]
-    if not found.outbox:
+    if not found.tables["outbox"]:
         return problems
     problems += yield from _column_problems(catalog)
     is_partitioned = (yield catalog.statement("schema_kind", _table(catalog)))[0][0]
@@ -200,9 +201,11 @@ def _table(catalog: Catalog) -> dict[str, Any]:
 
 def _find(catalog: Catalog) -> Operation[_Found]:
     marks = catalog.names.placeholders()
-    names = {name: marks[name] for name in ("schema", *_TABLES, "migration")}
-    rows = yield catalog.statement("migration_state", names)
-    return _Found(*rows[0])
+    names = {"schema": marks["schema"], "migration": marks["migration"]}
+    rows = yield catalog.statement("migration_state", names | {"tables": [marks[name] for name in _TABLES]})
+    schema, digits, *rest = rows[0]
+    text = digits if isinstance(digits, str) else digits.decode()
+    return _Found(schema, {name: digit == "1" for name, digit in zip(_TABLES, text, strict=True)}, *rest)
 
 
 def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
@@ -216,7 +219,7 @@ def _refuse_what_cannot_work(catalog: Catalog, found: _Found) -> None:
     foreign = {
         marks["migration"]: found.migration and not found.migration_is_ours,
     }
-    foreign |= {marks[name]: getattr(found, name) and not found.migration for name in _TABLES}
+    foreign |= {marks[name]: there and not found.migration for name, there in found.tables.items()}
     _refuse_foreign(foreign)
 
 
