@@ -30,7 +30,7 @@ def holding(row_id: int, key: str | None = None, event_type: str = "single") -> 
     message = sample_message(event_type, id=row_id, ordering_key=key)
     lease = timedelta(seconds=60)
     claimed = Claimed(message, 1, 1, 12, Recovery.AUTO, lease, 0)
-    return Holding(claimed, terms_of(SETTINGS, QueueSettings(queue="default")), TrustWindow(0.0, 60.0), 0.0)
+    return Holding(TrustWindow(0.0, 60.0), 0.0, claimed, terms_of(SETTINGS, QueueSettings(queue="default")))
 
 
 async def single(message: Message) -> None:

@@ -431,7 +431,7 @@ class Claimer:
 
     def _holdings(self, terms: Terms, claimed: Sequence[Claimed], sent_at: float) -> list[Holding]:
         window = TrustWindow(sent_at, terms.lease.total_seconds())
-        return [Holding(each, terms, window, sent_at) for each in claimed]
+        return [Holding(window, sent_at, each, terms) for each in claimed]
 
     async def _look_around(self) -> None:
         """Learn the queues' settings, and which queues have something due, where that was long ago."""

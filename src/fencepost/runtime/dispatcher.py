@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe
+from fencepost.core.operation import Operation
 from fencepost.core.outcome import Unstarted
 from fencepost.embedded import open_store
 from fencepost.errors import ConfigError, FencepostError, SchemaError
@@ -37,17 +38,18 @@ from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
-from fencepost.runtime.held import OVERDUE_SECONDS, Held
+from fencepost.runtime.held import OVERDUE_SECONDS, Held, Holding
 from fencepost.runtime.hooks import opened
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.pacing import Pacing
 from fencepost.runtime.queues import Queues
 from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
+from fencepost.runtime.results import MessageResults
 from fencepost.runtime.retention import purge_forever
 from fencepost.runtime.routes import Route, Router
 from fencepost.runtime.shutdown import Stop, signals_to
 from fencepost.runtime.wakeup import Wakeup
-from fencepost.store import schema
+from fencepost.store import fenced, schema
 from fencepost.store.catalog import Catalog, Names
 
 log = logging.getLogger("fencepost.dispatcher")
@@ -152,7 +154,7 @@ class Dispatcher:
             self._is_busy = False
 
     async def _set_up(self, stack: AsyncExitStack) -> None:
-        self._held = Held()
+        self._held: Held[Holding] = Held()
         self._wakeup = Wakeup()
         self._backlog = asyncio.Event()
         self._pacing = Pacing(self._wakeup, self.settings.poll_interval.total_seconds())
@@ -190,7 +192,9 @@ class Dispatcher:
             self._purge_link = Link(url, self._catalog, self._limits, "purge", self._count_reconnect)
             stack.push_async_callback(self._purge_link.close)
         self._finalize_link = finalize_link
-        self._finalizer = Finalizer(finalize_link, self._catalog, self._held, self.counters, self._written)
+        self._finalizer = Finalizer(
+            finalize_link, self._held, MessageResults(self._catalog, self.counters, self._written)
+        )
         # Its own, connected once there is something to say: a row that somebody holds must not hold up results.
         self._breaker_link = Link(url, self._catalog, self._limits, "breaker", self._count_reconnect)
         stack.push_async_callback(self._breaker_link.close)
@@ -232,6 +236,8 @@ class Dispatcher:
             self._catalog,
             lambda: self._limits,
             self._held,
+            renew=self._renew,
+            kind="message",
             every=lambda: min(self.settings.beat_every.total_seconds(), self._shortest_lease / 3),
             frozen_after=self.settings.publish_timeout.total_seconds() + OVERDUE_SECONDS,
             on_stall=self._count_stall,
@@ -436,6 +442,9 @@ class Dispatcher:
         for holding in batch.holdings:
             await self._flight.start_alone(holding)
             self._claimer.survived(holding)
+
+    def _renew(self, holdings: Sequence[Holding], lease: timedelta) -> Operation[frozenset[int]]:
+        return fenced.heartbeat(self._catalog, [holding.claimed for holding in holdings], lease)
 
     def _count_reconnect(self) -> None:
         self.counters.reconnects += 1

@@ -1,47 +1,50 @@
-"""Writes publish results back, many at a time: while one batch is being written, the next one gathers."""
+"""Writes results back, many at a time: while one batch is being written, the next one gathers."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-from fencepost.core.error_text import describe
-from fencepost.core.outcome import DONE, Action, Dead, Done, Expand, Release, Reschedule
-from fencepost.core.states import Event
-from fencepost.runtime.counters import Counters
-from fencepost.runtime.held import Held, Holding, Stage
+from fencepost.core.operation import Operation
+from fencepost.core.outcome import Action
+from fencepost.runtime.held import H, Held, Stage
 from fencepost.runtime.link import Link
-from fencepost.store.catalog import Catalog
-from fencepost.store.finalize import finalize, needs_transaction
-
-log = logging.getLogger("fencepost.finalize")
 
 LARGEST_BATCH = 1_000
 
-Decision = tuple[Holding, Action]
+W = TypeVar("W")
 
 
-class Finalizer:
-    """Takes decisions with `submit`; `run` writes them until it is cancelled.
+class Results(ABC, Generic[H, W]):
+    """How the results of one kind of rows are written, and what is told about them."""
 
-    Args:
-        on_written: called after each batch with the queues in which parked messages came to their turn.
-    """
+    @abstractmethod
+    def operation(self, batch: Sequence[tuple[H, Action]]) -> Operation[W]:
+        """Write every decision behind its fence; each row stands in the batch once."""
 
-    def __init__(
-        self,
-        link: Link,
-        catalog: Catalog,
-        held: Held,
-        counters: Counters,
-        on_written: Callable[[Collection[str]], None],
-    ) -> None:
-        self._link, self._catalog, self._held, self._counters = link, catalog, held, counters
-        self._on_written = on_written
-        self._waiting: deque[Decision] = deque()
+    @abstractmethod
+    def needs_transaction(self, batch: Sequence[tuple[H, Action]]) -> bool:
+        """Tell whether the operation is all or nothing."""
+
+    @abstractmethod
+    def written(self, batch: Sequence[tuple[H, Action]], found: W) -> None:
+        """Told once the batch stands in the database."""
+
+    @abstractmethod
+    def failed(self, holding: H, error: Exception) -> None:
+        """Told of a result that cannot be written: its lease is left to expire."""
+
+
+class Finalizer(Generic[H]):
+    """Takes decisions with `submit`; `run` writes them until it is cancelled."""
+
+    def __init__(self, link: Link, held: Held[H], results: Results[H, Any]) -> None:
+        self._link, self._held, self._results = link, held, results
+        self._waiting: deque[tuple[H, Action]] = deque()
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -51,7 +54,7 @@ class Finalizer:
         """Decisions not yet written."""
         return len(self._waiting)
 
-    def submit(self, holding: Holding, action: Action) -> None:
+    def submit(self, holding: H, action: Action) -> None:
         """Queue one decision; its lease is kept alive until it is written."""
         holding.stage = Stage.FINALIZING
         holding.deadline = math.inf
@@ -71,21 +74,20 @@ class Finalizer:
                 await self._write(self._next_batch())
             self._idle.set()
 
-    def _next_batch(self) -> list[Decision]:
+    def _next_batch(self) -> list[tuple[H, Action]]:
         """Take what waits, each row once: a row lost and claimed anew waits for the next batch."""
-        batch: dict[int, Decision] = {}
+        batch: dict[int, tuple[H, Action]] = {}
         while self._waiting and len(batch) < LARGEST_BATCH:
-            row_id = self._waiting[0][0].claimed.id
+            row_id = self._waiting[0][0].id
             if row_id in batch:
                 break
             batch[row_id] = self._waiting.popleft()
         return list(batch.values())
 
-    async def _write(self, batch: Sequence[Decision]) -> None:
-        decided = [(holding.claimed, action) for holding, action in batch]
+    async def _write(self, batch: Sequence[tuple[H, Action]]) -> None:
         try:
-            written = await self._link.run(
-                lambda: finalize(self._catalog, decided), atomic=needs_transaction(decided)
+            found = await self._link.run(
+                lambda: self._results.operation(batch), atomic=self._results.needs_transaction(batch)
             )
         except asyncio.CancelledError:
             # Put back in front: whoever drains us may still try.
@@ -95,21 +97,9 @@ class Finalizer:
             await self._write_one_by_one(batch, error)
             return
         self._held.remove(holding for holding, _ in batch)
-        for holding, action in batch:
-            if holding.claimed.id in written.lost:
-                self._report_lost(holding, action)
-            elif holding.claimed.id in written.busy:
-                self._counters.deferred += 1
-            elif holding.claimed.id in written.out_of_turn:
-                self._report_out_of_turn(holding)
-            elif action is DONE:
-                self._counters.delivered += 1
-            else:
-                self._count(holding, action)
-        promoted = {holding.terms.queue for holding, _ in batch} if written.promoted else ()
-        self._on_written(promoted)
+        self._results.written(batch, found)
 
-    async def _write_one_by_one(self, batch: Sequence[Decision], error: Exception) -> None:
+    async def _write_one_by_one(self, batch: Sequence[tuple[H, Action]], error: Exception) -> None:
         """One row that the database refuses must not keep its neighbours from being finalized."""
         if len(batch) > 1:
             for decision in batch:
@@ -117,61 +107,4 @@ class Finalizer:
             return
         holding, _ = batch[0]
         self._held.remove([holding])
-        self._counters.finalize_failures += 1
-        log.error(
-            "the result of message %d (token %d) cannot be written: %s; its lease is left to expire",
-            holding.claimed.id,
-            holding.claimed.token,
-            describe(error),
-            exc_info=error,
-        )
-
-    def _report_lost(self, holding: Holding, action: Action) -> None:
-        self._counters.lost_leases += 1
-        delivered = isinstance(action, Done)
-        if delivered:
-            self._counters.delivered_but_lost += 1
-        log.warning(
-            "lost lease: message %d (token %d, attempt %d) was taken over or closed by somebody else; "
-            "nothing was changed%s",
-            holding.claimed.id,
-            holding.claimed.token,
-            holding.claimed.attempt,
-            ". It was published here: it may arrive twice, or stand as dead though delivered" if delivered else "",
-        )
-
-    def _report_out_of_turn(self, holding: Holding) -> None:
-        self._counters.out_of_turn += 1
-        log.warning(
-            "message %d (token %d, attempt %d) was published, but an earlier message of its key was lost and is "
-            "open again: given back, to be published once more in its turn",
-            holding.claimed.id,
-            holding.claimed.token,
-            holding.claimed.attempt,
-        )
-
-    def _count(self, holding: Holding, action: Action) -> None:
-        match action:
-            case Done():
-                self._counters.delivered += 1
-            case Release():
-                self._counters.released += 1
-            case Expand():
-                self._counters.expanded += 1
-            case Reschedule(event=Event.DEFER):
-                self._counters.deferred += 1
-            case Reschedule(event=Event.OUTAGE):
-                self._counters.outages += 1
-            case Reschedule(error=error, delay=delay):
-                self._counters.retried += 1
-                log.info(
-                    "message %d failed on attempt %d of %d, due again in %.1f s: %s",
-                    holding.claimed.id,
-                    holding.claimed.attempt,
-                    holding.claimed.max_attempts,
-                    delay.total_seconds(),
-                    error,
-                )
-            case Dead(outcome=outcome, error=error):
-                self._counters.dead += 1
-                log.warning("message %d is dead (%s): %s", holding.claimed.id, outcome, error)
+        self._results.failed(holding, error)

@@ -1,8 +1,8 @@
-"""Heartbeats on a thread, an event loop and a connection of their own, which no publisher can block.
+"""Heartbeats on a thread, an event loop and a connection of their own, which no user code can block.
 
-The thread also notices what the main loop cannot: that a publisher blocks it, and that a lease has ended
-without an answer from the database. While the main loop is frozen for longer than a publish may take, nothing
-is renewed.
+The thread also notices what the main loop cannot: that user code blocks it, and that a lease has ended
+without an answer from the database. While the main loop is frozen for longer than what runs there may
+take, nothing is renewed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Generic
 
 from fencepost.core.error_text import describe
-from fencepost.core.records import Claimed
-from fencepost.runtime.held import Held, Holding
+from fencepost.core.operation import Operation
+from fencepost.runtime.held import H, Held
 from fencepost.runtime.link import Limits, Link
-from fencepost.store import fenced
 from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.heartbeat")
@@ -31,11 +31,15 @@ STALL_SECONDS = 1.0
 """A main loop that does not answer for this long is reported as blocked."""
 
 
-class Heartbeat:
+class Heartbeat(Generic[H]):
     """Extends the leases of everything in ``held`` until it is stopped.
 
     Each lease is renewed at a third of its own length, whatever the others' are. ``every`` and ``limits`` are
     asked again and again, since the queues' settings may change.
+
+    Args:
+        renew: extends the leases of these rows, to a lease from now, and returns the ids whose lease is lost.
+        kind: what a row is, for the log.
     """
 
     def __init__(
@@ -43,15 +47,17 @@ class Heartbeat:
         url: str,
         catalog: Catalog,
         limits: Callable[[], Limits],
-        held: Held,
+        held: Held[H],
         *,
+        renew: Callable[[Sequence[H], timedelta], Operation[frozenset[int]]],
+        kind: str,
         every: Callable[[], float],
         frozen_after: float,
         on_stall: Callable[[], None],
         on_reconnect: Callable[[], None],
     ) -> None:
         self._url, self._catalog, self._limits, self._held = url, catalog, limits, held
-        self._every = every
+        self._every, self._renewal, self._kind = every, renew, kind
         self._frozen_after = frozen_after
         self._on_stall = on_stall
         self._on_reconnect = on_reconnect
@@ -88,7 +94,7 @@ class Heartbeat:
         except asyncio.CancelledError:
             pass
         except BaseException:
-            log.critical("the heartbeat thread died: leases of long publishes will be lost", exc_info=True)
+            log.critical("the heartbeat thread died: leases will be lost", exc_info=True)
             raise
 
     async def _beat_until_cancelled(self) -> None:
@@ -119,27 +125,27 @@ class Heartbeat:
         if self._asked_at is not None and now - self._asked_at > self._frozen_after:
             # Time-outs do not fire in a loop that is frozen: let the leases end, so that others take over.
             return
-        by_lease: dict[timedelta, list[Holding]] = {}
+        by_lease: dict[timedelta, list[H]] = {}
         for holding in self._held.to_beat(now, tick):
-            by_lease.setdefault(holding.terms.lease, []).append(holding)
+            by_lease.setdefault(holding.lease, []).append(holding)
         for lease, holdings in by_lease.items():
             await self._beat_for(link, lease, holdings)
 
-    async def _beat_for(self, link: Link, lease: timedelta, holdings: list[Holding]) -> None:
+    async def _beat_for(self, link: Link, lease: timedelta, holdings: list[H]) -> None:
         sent_at = time.monotonic()
         try:
-            lost = await self._renew(link, [holding.claimed for holding in holdings], lease)
+            lost = await self._renew(link, holdings, lease)
         except Exception as error:  # noqa: BLE001 - no failure may end the heartbeats
-            # The next beat tries again; `_watch` tells the publishes once their window of trust is over.
-            log.warning("a heartbeat for %d messages failed: %s", len(holdings), describe(error))
+            # The next beat tries again; `_watch` tells them once their window of trust is over.
+            log.warning("a heartbeat for %d %ss failed: %s", len(holdings), self._kind, describe(error))
             return
-        self._held.renewed([each for each in holdings if each.claimed.id not in lost], sent_at)
-        self._tell(self._held.lose(each for each in holdings if each.claimed.id in lost), "the row has moved on")
+        self._held.renewed([each for each in holdings if each.id not in lost], sent_at)
+        self._tell(self._held.lose(each for each in holdings if each.id in lost), "the row has moved on")
 
-    async def _renew(self, link: Link, claimed: list[Claimed], lease: timedelta) -> frozenset[int]:
+    async def _renew(self, link: Link, holdings: Sequence[H], lease: timedelta) -> frozenset[int]:
         # Within the time of one beat, so that a slow answer does not cost the next one.
         async with asyncio.timeout(max(self._every(), self._limits().statement)):
-            return await link.run(lambda: fenced.heartbeat(self._catalog, claimed, lease), tries=3)
+            return await link.run(lambda: self._renewal(holdings, lease), tries=3)
 
     async def _watch(self) -> None:
         while True:
@@ -155,7 +161,7 @@ class Heartbeat:
         elif now - self._asked_at > STALL_SECONDS and not self._stall_told:
             self._stall_told = True
             log.error(
-                "the event loop has been blocked for %.1f s: an async publisher does blocking work; "
+                "the event loop has been blocked for %.1f s: an async function of yours does blocking work; "
                 "make it a plain function, which runs in a thread",
                 now - self._asked_at,
             )
@@ -166,11 +172,12 @@ class Heartbeat:
         self._asked_at = None
         self._stall_told = False
 
-    def _tell(self, lost: list[Holding], why: str) -> None:
+    def _tell(self, lost: list[H], why: str) -> None:
         for holding in lost:
             log.warning(
-                "lost the lease of message %d (token %d): %s; its publish is told",
-                holding.claimed.id,
-                holding.claimed.token,
+                "lost the lease of %s %d (token %s): %s; what is done about it is told",
+                self._kind,
+                holding.id,
+                holding.token,
                 why,
             )

@@ -1,13 +1,16 @@
-"""The messages that this process holds, shared by its event loop and its heartbeat thread."""
+"""The rows that this process holds under a lease, shared by its event loop and its heartbeat thread."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
+from typing import Generic, TypeVar
 
 from fencepost.core.lease import TrustWindow
 from fencepost.core.records import Claimed
@@ -15,46 +18,88 @@ from fencepost.publishers.base import Delivery, LostSignal
 from fencepost.runtime.terms import Terms
 
 OVERDUE_SECONDS = 1.0
-"""A publish that goes on this long after its time-out ignores its cancellation, and is given up on."""
+"""What goes on this long after its time-out ignores its cancellation, and is given up on."""
 
 
 class Stage(Enum):
-    """How far a held message has come."""
+    """How far what is done about a held row has come."""
 
     WAITING = "claimed, its publish not started"
-    PUBLISHING = "its publish runs"
-    FINALIZING = "its publish is over, the result is being written"
+    PUBLISHING = "its publish, or its handler, runs"
+    FINALIZING = "that is over, the result is being written"
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
-    """One claimed message in this process."""
+class HeldRow(ABC):
+    """One row under a lease of this process: a message, or a job."""
 
-    claimed: Claimed
-    terms: Terms
     window: TrustWindow
     claimed_at: float
     """Monotonic instant before the claim was sent."""
-    stage: Stage = Stage.WAITING
-    lost: LostSignal = field(default_factory=LostSignal)
-    deadline: float = math.inf
-    """Monotonic instant at which its publish is timed out."""
-    timed_out: bool = False
-    probe: int | None = None
-    """The version of its queue's breaker, where it is a probe past that."""
+    stage: Stage = field(default=Stage.WAITING, kw_only=True)
+    lost: LostSignal = field(default_factory=LostSignal, kw_only=True)
+    deadline: float = field(default=math.inf, kw_only=True)
+    """Monotonic instant at which its publish or handler is timed out."""
+    timed_out: bool = field(default=False, kw_only=True)
 
     @property
-    def key(self) -> tuple[int, int]:
-        """Row and token: a row that we lost and claimed anew is another holding."""
-        return self.claimed.id, self.claimed.token
+    @abstractmethod
+    def id(self) -> int:
+        """The row's id."""
+
+    @property
+    @abstractmethod
+    def token(self) -> Hashable:
+        """What every later write is fenced by."""
+
+    @property
+    @abstractmethod
+    def lease(self) -> timedelta:
+        """How long a heartbeat extends it."""
+
+    @property
+    @abstractmethod
+    def beat_every(self) -> float:
+        """Seconds between its heartbeats."""
+
+    @property
+    def key(self) -> tuple[int, Hashable]:
+        """Row and token: a row that we lost and claimed anew is another one to us."""
+        return self.id, self.token
 
     def is_overdue(self, now: float) -> bool:
-        """Tell whether the publish goes on although its time-out is well over."""
+        """Tell whether what is done about it goes on although its time-out is well over."""
         return now > self.deadline + OVERDUE_SECONDS
 
     def remaining(self) -> float:
         """Return the seconds of lease left."""
         return self.window.remaining(time.monotonic())
+
+
+@dataclass(slots=True, eq=False)
+class Holding(HeldRow):
+    """One claimed message in this process."""
+
+    claimed: Claimed
+    terms: Terms
+    probe: int | None = None
+    """The version of its queue's breaker, where it is a probe past that."""
+
+    @property
+    def id(self) -> int:
+        return self.claimed.id
+
+    @property
+    def token(self) -> int:
+        return self.claimed.token
+
+    @property
+    def lease(self) -> timedelta:
+        return self.terms.lease
+
+    @property
+    def beat_every(self) -> float:
+        return self.terms.beat_every
 
     def delivery(self) -> Delivery:
         """Describe this attempt to its publisher."""
@@ -69,33 +114,36 @@ class Holding:
         )
 
 
-class Held:
-    """Every holding of this process; safe to use from any thread."""
+H = TypeVar("H", bound=HeldRow)
+
+
+class Held(Generic[H]):
+    """Everything that this process holds; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holdings: dict[tuple[int, int], Holding] = {}
+        self._holdings: dict[tuple[int, Hashable], H] = {}
 
     def __len__(self) -> int:
         return len(self._holdings)
 
-    def add(self, holdings: Iterable[Holding]) -> None:
+    def add(self, holdings: Iterable[H]) -> None:
         with self._lock:
             self._holdings.update((holding.key, holding) for holding in holdings)
 
-    def remove(self, holdings: Iterable[Holding]) -> None:
+    def remove(self, holdings: Iterable[H]) -> None:
         with self._lock:
             for holding in holdings:
                 self._holdings.pop(holding.key, None)
 
-    def in_stage(self, stage: Stage) -> list[Holding]:
+    def in_stage(self, stage: Stage) -> list[H]:
         with self._lock:
             return [holding for holding in self._holdings.values() if holding.stage is stage]
 
-    def to_beat(self, now: float, early: float) -> list[Holding]:
-        """Return the holdings whose lease is worth extending and whose next heartbeat is due.
+    def to_beat(self, now: float, early: float) -> list[H]:
+        """Return what has a lease that is worth extending and whose next heartbeat is due.
 
-        A publish that should have been timed out long ago is left out: where a publisher blocks the loop,
+        A publish or handler that should have been timed out long ago is left out: where it blocks the loop,
         or swallows its cancellation, the lease must end so that another worker can take over.
 
         Args:
@@ -108,23 +156,23 @@ class Held:
                 for each in self._holdings.values()
                 if not each.lost
                 and not each.is_overdue(now)
-                and now + early >= each.window.sent_at + each.terms.beat_every
+                and now + early >= each.window.sent_at + each.beat_every
             ]
 
-    def renewed(self, holdings: Iterable[Holding], sent_at: float) -> None:
+    def renewed(self, holdings: Iterable[H], sent_at: float) -> None:
         """Move the trust windows of confirmed heartbeats, counted from before they were sent."""
         for holding in holdings:
             holding.window = TrustWindow(sent_at, holding.window.lease)
 
-    def lose(self, holdings: Iterable[Holding]) -> list[Holding]:
-        """Signal the loss to those whose publish is not over; return the ones that did not know yet."""
+    def lose(self, holdings: Iterable[H]) -> list[H]:
+        """Signal the loss to those that are not over; return the ones that did not know yet."""
         told = [holding for holding in holdings if not holding.lost and holding.stage is not Stage.FINALIZING]
         for holding in told:
             holding.lost.set()
         return told
 
-    def expired(self, now: float) -> list[Holding]:
-        """Return the holdings whose window of trust is over without our having been told."""
+    def expired(self, now: float) -> list[H]:
+        """Return those whose window of trust is over without our having been told."""
         with self._lock:
             return [
                 holding for holding in self._holdings.values() if not holding.lost and holding.window.is_over(now)
