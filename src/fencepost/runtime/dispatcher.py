@@ -7,7 +7,6 @@ before is written; heartbeats have a third on a thread of their own, and notices
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import (
@@ -16,22 +15,19 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Unstarted
-from fencepost.embedded import open_store
-from fencepost.errors import ConfigError, FencepostError, SchemaError
+from fencepost.errors import ConfigError, FencepostError
 from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
@@ -40,6 +36,7 @@ from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
 from fencepost.runtime.held import OVERDUE_SECONDS, Held, Holding
 from fencepost.runtime.hooks import opened
+from fencepost.runtime.lifecycle import EXIT_RESERVE, LeaseHolder, tend
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.pacing import Pacing
 from fencepost.runtime.queues import Queues
@@ -47,22 +44,18 @@ from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
 from fencepost.runtime.results import MessageResults
 from fencepost.runtime.retention import purge_forever
 from fencepost.runtime.routes import Route, Router
-from fencepost.runtime.shutdown import Stop, signals_to
 from fencepost.runtime.wakeup import Wakeup
-from fencepost.store import fenced, schema
+from fencepost.store import fenced
 from fencepost.store.catalog import Catalog, Names
 
 log = logging.getLogger("fencepost.dispatcher")
-
-EXIT_RESERVE = 0.8
-"""Seconds after the grace time for the last writes; the process is gone within a second of it."""
 
 
 class UnexpectedFailure(FencepostError):
     """A publisher raised an unclassified exception, and ``on_unexpected`` is ``"stop"``; see its cause."""
 
 
-class Dispatcher:
+class Dispatcher(LeaseHolder[Holding]):
     """Publishes what was committed.
 
     Args:
@@ -76,6 +69,9 @@ class Dispatcher:
     Raises:
         ConfigError: settings that cannot work.
     """
+
+    _kind = "dispatcher"
+    _single_step = "dispatch_once"
 
     def __init__(
         self,
@@ -91,113 +87,47 @@ class Dispatcher:
         if settings is not None and options:
             raise ConfigError("give settings, or single settings as keyword arguments, not both")
         self.settings = settings or _settings(options)
+        super().__init__(
+            store, Catalog(Names(schema_name, table)), self.settings.grace, Limits.below(self.settings.lease)
+        )
         self.counters = Counters()
-        self._store = store
-        self._catalog = Catalog(Names(schema_name, table))
         self._router = Router(routes, destinations)
         self._queues = Queues(self.settings, self._router.takes_batches)
         self._shortest_lease = self.settings.lease.total_seconds()
-        self._limits = Limits.below(self.settings.lease)
-        self._stack: AsyncExitStack | None = None
-        self._stop = Stop()
-        self._is_entered = False
-        self._is_busy = False
 
-    # --- the life of a dispatcher ------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        """Connect, check the schema, open the publishers and start beating.
-
-        Raises:
-            SchemaError: the tables are missing or not up to date.
-        """
-        if self._is_entered:
-            raise FencepostError("this dispatcher is running already: make one for each run")
-        self._is_entered = True
-        try:
-            async with AsyncExitStack() as stack:
-                await self._set_up(stack)
-                self._stack = stack.pop_all()
-        except BaseException:
-            self._is_entered = False
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack, self._stack = self._stack, None
-        try:
-            if stack is not None:
-                async with stack:
-                    await self._give_back_what_is_held()
-        finally:
-            self._stop = Stop()
-            self._is_entered = False
-
-    async def _give_back_what_is_held(self) -> None:
-        """After a cancelled `dispatch_once`: cut off what is in flight and write that down."""
-        if self._held and self._close_by is None:  # else a drain has had its time for that
-            await self._flight.cut_off(patience=EXIT_RESERVE / 3)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EXIT_RESERVE):
-                    await self._finalizer.drained()
-
-    @contextlib.contextmanager
-    def _busy(self) -> Iterator[None]:
-        if self._is_busy:
-            raise FencepostError("this dispatcher is busy: one run or dispatch_once at a time")
-        self._is_busy = True
-        try:
-            yield
-        finally:
-            self._is_busy = False
+    # --- set-up ------------------------------------------------------------------------------------------
 
     async def _set_up(self, stack: AsyncExitStack) -> None:
-        self._held: Held[Holding] = Held()
+        self._held = Held()
         self._wakeup = Wakeup()
         self._backlog = asyncio.Event()
         self._pacing = Pacing(self._wakeup, self.settings.poll_interval.total_seconds())
-        self._close_by: float | None = None
-        url_opener = open_store(self._store)
-        url = await asyncio.to_thread(url_opener.__enter__)
-        stack.push_async_callback(asyncio.to_thread, url_opener.__exit__, None, None, None)
+        url = await self._open_store(stack)
         await self._open_links(stack, url)
         for publisher in self._router.publishers:
             await stack.enter_async_context(opened(publisher, self._left_to_close))
-        self._background = [
-            asyncio.create_task(self._finalizer.run(), name="finalize"),
-            asyncio.create_task(self._breakers.run(), name="breakers"),
-            asyncio.create_task(self._upkeep(), name="upkeep"),
-        ]
-        if self.settings.notify:
-            listen_url = self.settings.listen_store or url
-            listen = self._wakeup.listen(listen_url, self._catalog.names.channel, self._limits)
-            self._background.append(asyncio.create_task(listen, name="listen"))
-        stack.push_async_callback(_end, self._background)
-        stack.push_async_callback(self._wakeup.close)
+        self._run_beside(
+            stack,
+            self._wakeup,
+            (self.settings.listen_store or url) if self.settings.notify else None,
+            finalize=self._finalizer.run(),
+            breakers=self._breakers.run(),
+            upkeep=self._upkeep(),
+        )
 
     async def _open_links(self, stack: AsyncExitStack, url: str) -> None:
-        claim_link = Link(url, self._catalog, self._limits, "claim", self._count_reconnect)
-        stack.push_async_callback(claim_link.close)
-        problems = await claim_link.run(lambda: schema.check(self._catalog), refusal_is_final=True)
-        if problems:
-            raise SchemaError("; ".join(problems))
-        finalize_link = Link(url, self._catalog, self._limits, "finalize", self._count_reconnect)
-        stack.push_async_callback(finalize_link.close)
-        self._claim_link = claim_link
+        self._claim_link = claim_link = self._link(stack, url, "claim")
+        await self._check_schema(claim_link)
+        self._finalize_link = finalize_link = self._link(stack, url, "finalize")
         self._purge_link: Link | None = None
         if self.settings.retention is not None:
             # Its own, so that no claim waits for a step of it.
-            self._purge_link = Link(url, self._catalog, self._limits, "purge", self._count_reconnect)
-            stack.push_async_callback(self._purge_link.close)
-        self._finalize_link = finalize_link
+            self._purge_link = self._link(stack, url, "purge")
         self._finalizer = Finalizer(
             finalize_link, self._held, MessageResults(self._catalog, self.counters, self._written)
         )
         # Its own, connected once there is something to say: a row that somebody holds must not hold up results.
-        self._breaker_link = Link(url, self._catalog, self._limits, "breaker", self._count_reconnect)
-        stack.push_async_callback(self._breaker_link.close)
+        self._breaker_link = self._link(stack, url, "breaker")
         self._breakers = Breakers(
             self._breaker_link,
             self._catalog,
@@ -217,8 +147,7 @@ class Dispatcher:
             self._pacing.room,
             self._queues.leave,
         )
-        self._ahead_link = Link(url, self._catalog, self._limits, "claim ahead", self._count_reconnect)
-        stack.push_async_callback(self._ahead_link.close)
+        self._ahead_link = self._link(stack, url, "claim ahead")
         self._claimer = Claimer(
             claim_link,
             self._ahead_link,
@@ -305,87 +234,31 @@ class Dispatcher:
             self._raise_unexpected()
             return handled
 
-    async def run(self, *, handle_signals: bool = True, exit_by_force: bool = False) -> bool:
-        """Dispatch until cancelled or told to stop by SIGTERM or SIGINT, then drain.
-
-        Unstarted messages go back at once with their attempt; publishes in flight have the grace time. A
-        second signal ends the grace time.
-
-        Args:
-            handle_signals: install handlers while it runs (only in the main thread).
-            exit_by_force: end the process when the grace time is over by nearly a second, even if a
-                publisher blocks the event loop; for programs that do nothing else.
-
-        Returns:
-            True when everything in flight was finished, False when the grace time ended first.
-
-        Raises:
-            UnexpectedFailure: with ``on_unexpected="stop"``, after the drain.
-            SchemaError: the tables are missing or not up to date.
-        """
-        async with AsyncExitStack() as stack:
-            stack.enter_context(self._busy())
-            if handle_signals:
-                grace = self.settings.grace.total_seconds()
-                exit_after = grace + EXIT_RESERVE + 0.1 if exit_by_force else None
-                stack.enter_context(signals_to(self._stop.ask, exit_after=exit_after))
-            if self._stack is None and not await self._entered_unless_stopped(stack):
-                return True
-            drained = await self._run_until_stopped()
-            self._raise_unexpected()
-            return drained
-
     def _raise_unexpected(self) -> None:
         unexpected = self._flight.unexpected
         if unexpected is not None:
             raise UnexpectedFailure(f"stopped, since a publisher raised {describe(unexpected)}") from unexpected
 
-    async def _entered_unless_stopped(self, stack: AsyncExitStack) -> bool:
-        """Connect, for as long as that takes, unless a stop is asked for first; return whether we are set up."""
-        stack.push_async_exit(self.__aexit__)
-        entering = asyncio.create_task(self.__aenter__())
-        asked = asyncio.create_task(self._stop.asked.wait())
-        try:
-            await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _end([asked] if entering.done() else [asked, entering])
-        if entering.cancelled():
-            return False
-        entering.result()
-        return True
-
-    def stop(self) -> None:
-        """Begin the drain, from the event loop's thread; a second call ends the grace time."""
-        self._stop.ask()
-
-    async def _run_until_stopped(self) -> bool:
-        loops = {
+    def _loops(self) -> Mapping[asyncio.Task[None], Link]:
+        return {
             asyncio.create_task(self._claim_until_stopped(), name="claim"): self._claim_link,
             asyncio.create_task(self._claim_ahead(), name="claim ahead"): self._ahead_link,
         }
-        cancelled: asyncio.CancelledError | None = None
-        watched = [*loops, *self._background]
-        asked = asyncio.create_task(self._stop.asked.wait())
-        try:
-            await asyncio.wait([asked, *watched], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        self._stop.asked.set()
+
+    def _stopping(self) -> None:
         self._pacing.stop()
         self._backlog.set()
         self._flight.wake()
-        drain = asyncio.create_task(self._drain(loops))
-        while not drain.done():
-            try:
-                await asyncio.shield(drain)
-            except asyncio.CancelledError as error:
-                cancelled = error
-                self._stop.hurried.set()
-        asked.cancel()
-        if cancelled is not None:
-            raise cancelled
-        _raise_first_bug(watched)
-        return drain.result()
+
+    async def _landed(self) -> None:
+        self._flight.release_line()
+        await self._flight.landed()
+
+    async def _cut_off(self, patience: float) -> None:
+        await self._flight.cut_off(patience)
+
+    async def _settled(self) -> None:
+        await self._breakers.written()
 
     async def _claim_until_stopped(self) -> None:
         while not self._stop.asked.is_set():
@@ -462,63 +335,7 @@ class Dispatcher:
         ]
         if self._purge_link is not None:
             work.append(purge_forever(self._purge_link, self._catalog, self.settings))
-        tasks = [asyncio.create_task(each) for each in work]
-        try:
-            while not any(task.done() for task in tasks):
-                self._flight.give_up_on_overdue()
-                await asyncio.wait(tasks, timeout=OVERDUE_SECONDS / 4, return_when=asyncio.FIRST_COMPLETED)
-            _raise_first_bug(tasks)
-        finally:
-            await _end(tasks)
-
-    # --- stopping ----------------------------------------------------------------------------------------
-
-    async def _drain(self, claim_loops: Mapping[asyncio.Task[None], Link]) -> bool:
-        """Finish what is in flight within the grace time; return whether everything was finished."""
-        deadline = time.monotonic() + self.settings.grace.total_seconds()
-        self._close_by = deadline
-        drained = await self._within(deadline, self._drain_calmly(claim_loops))
-        if drained:
-            return True
-        last = time.monotonic() + EXIT_RESERVE
-        # A claim that is under way may be committed already: without its answer nobody could give its rows back.
-        claiming = [loop for loop, link in claim_loops.items() if not loop.done() and not link.is_out_of_reach]
-        if claiming:
-            await asyncio.wait(claiming, timeout=EXIT_RESERVE / 3)
-        for loop in claim_loops:
-            loop.cancel()
-        await self._flight.cut_off(patience=EXIT_RESERVE / 3)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, last - time.monotonic())):
-                await self._finalizer.drained()
-        log.warning("the grace time ended before everything in flight was finished")
-        return False
-
-    async def _drain_calmly(self, claim_loops: Mapping[asyncio.Task[None], Link]) -> None:
-        while running := [loop for loop in claim_loops if not loop.done()]:
-            for loop in running:
-                if claim_loops[loop].is_out_of_reach:
-                    loop.cancel()  # it would try for as long as the database is gone, and holds nothing
-            await asyncio.wait(running, timeout=0.05)
-        self._flight.release_line()
-        await self._flight.landed()
-        # What is still held now was given up on, or lost by a fault of ours: not left to its lease either way.
-        await self._flight.cut_off(patience=0)
-        await self._finalizer.drained()
-        await self._breakers.written()
-
-    async def _within(self, deadline: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Run ``work`` until the deadline or until somebody hurries; return whether it came to its end."""
-        task = asyncio.create_task(work)
-        hurried = asyncio.create_task(self._stop.hurried.wait())
-        await asyncio.wait(
-            [task, hurried],
-            timeout=max(0.0, deadline - time.monotonic()),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        finished = task.done()
-        await _end([task, hurried])
-        return finished
+        await tend(work, self._flight.give_up_on_overdue, OVERDUE_SECONDS / 4)
 
 
 def _settings(options: dict[str, Any]) -> DispatcherSettings:
@@ -527,16 +344,3 @@ def _settings(options: dict[str, Any]) -> DispatcherSettings:
     except TypeError as error:
         known = ", ".join(DispatcherSettings.__dataclass_fields__)
         raise ConfigError(f"{error}; the settings are: {known}") from None
-
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _raise_first_bug(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """A loop of ours that ended by itself is a bug, and must not be taken for a clean stop."""
-    for task in tasks:
-        if task.done() and not task.cancelled() and task.exception() is not None:
-            task.result()
