@@ -119,12 +119,7 @@ class DispatcherSettings:
         zero = timedelta(0)
         longest = timedelta(days=1)
         rules = [
-            ("owner", bool(self.owner) and "\x00" not in self.owner, "must be a name without NUL"),
-            (
-                "queues",
-                self.queues is None or (not isinstance(self.queues, str) and len(self.queues) > 0),
-                "must be a list of queues, or be left out for all of them",
-            ),
+            *_common_rules(self),
             ("batch", 1 <= self.batch <= 10_000, "must lie between 1 and 10000"),
             (
                 "concurrency",
@@ -145,20 +140,83 @@ class DispatcherSettings:
             ),
             ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
             ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
-            ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
-            (
-                "listen_store",
-                # An embedded server has no pooler in front of it.
-                self.listen_store is None or (self.listen_store and not self.listen_store.startswith("embedded:")),
-                "must be the address of a PostgreSQL server, or be left out",
-            ),
-            ("retention", self.retention is None or self.retention >= zero, "must not be below 0, or be left out"),
-            ("grace", zero <= self.grace <= longest, "must lie between 0 and a day"),
-            ("on_unexpected", self.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
         ]
         return [
             (setting, f"{_shown(getattr(self, setting))} {rule}") for setting, holds, rule in rules if not holds
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker runs jobs; what concerns one task alone (lease, limits, attempts) is said by the task.
+
+    Args:
+        owner: this worker's name, for people.
+        queues: the queues to serve, in the order of their priority: a later one has what the ones before leave. None
+            for all of them, in turns.
+        concurrency: jobs at once in this process, 1 to 10,000.
+        poll_interval: the longest a due job waits to be found without a notice.
+        notify: listen for NOTIFY; polling goes on behind it.
+        listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
+        retention: delete jobs this long after they were done; None to keep them.
+        grace: how long a shutdown waits for jobs that run.
+        on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
+
+    Raises:
+        ConfigError: a setting that cannot work, every problem in one message.
+    """
+
+    owner: str = field(default_factory=default_owner)
+    queues: Sequence[str] | None = None
+    concurrency: int = 10
+    poll_interval: timedelta = timedelta(seconds=1)
+    notify: bool = True
+    listen_store: str | None = field(default=None, repr=False)
+    retention: timedelta | None = None
+    grace: timedelta = timedelta(seconds=20)
+    on_unexpected: OnUnexpected = "retry"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{setting}: {_shown(getattr(self, setting))} {rule}"
+            for setting, holds, rule in self._rules()
+            if not holds
+        ]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[str, bool, str]]:
+        return [
+            *_common_rules(self),
+            ("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000"),
+        ]
+
+
+def _common_rules(settings: DispatcherSettings | WorkerSettings) -> list[tuple[str, bool, str]]:
+    zero, longest = timedelta(0), timedelta(days=1)
+    return [
+        ("owner", bool(settings.owner) and "\x00" not in settings.owner, "must be a name without NUL"),
+        (
+            "queues",
+            settings.queues is None or (not isinstance(settings.queues, str) and len(settings.queues) > 0),
+            "must be a list of queues, or be left out for all of them",
+        ),
+        ("poll_interval", zero < settings.poll_interval <= longest, "must lie between 0 and a day"),
+        (
+            "listen_store",
+            # An embedded server has no pooler in front of it.
+            settings.listen_store is None
+            or bool(settings.listen_store and not settings.listen_store.startswith("embedded:")),
+            "must be the address of a PostgreSQL server, or be left out",
+        ),
+        (
+            "retention",
+            settings.retention is None or settings.retention >= zero,
+            "must not be below 0, or be left out",
+        ),
+        ("grace", zero <= settings.grace <= longest, "must lie between 0 and a day"),
+        ("on_unexpected", settings.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
+    ]
 
 
 def _shown(value: object) -> str:

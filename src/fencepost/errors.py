@@ -52,6 +52,10 @@ class SequenceGap(FencepostError):
         self.consumer, self.key, self.expected, self.received = consumer, key, expected, received
 
 
+class LeaseLost(FencepostError):
+    """The lease of a job is lost: somebody else may be running it now. Stop, and leave no effect behind."""
+
+
 class SchemaError(FencepostError):
     """The tables are missing, older than this version needs, or differ from what the migrations made."""
 
@@ -87,6 +91,10 @@ class Retryable(PublishFailure):
         super().__init__(reason)
         self.delay = None if delay is None else _timedelta(delay)
         self.unavailable = unavailable
+
+
+class SoftLimitReached(Retryable):
+    """A job has run for longer than its task's ``soft_limit``: wrap up. Where it is let through, it is retryable."""
 
 
 class Permanent(PublishFailure):

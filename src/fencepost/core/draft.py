@@ -136,7 +136,7 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
     key = message.dedupe_key
     return Draft(
         message_id=message_id,
-        queue=_queue(message.queue),
+        queue=checked_queue(message.queue),
         event_type=checked_text("event_type", message.event_type, MAX_EVENT_TYPE_BYTES),
         aggregate_type=aggregate_type,
         aggregate_id=aggregate_id,
@@ -144,15 +144,20 @@ def draft(message: NewMessage, message_id: UUID, max_payload_bytes: int = MAX_PA
         payload=payload,
         payload_bytes=payload_bytes,
         content_type=content_type,
-        headers=_headers(message.headers),
+        headers=checked_headers(message.headers),
         dedupe_key=None if key is None else checked_text("dedupe_key", key, MAX_DEDUPE_KEY_BYTES),
-        recovery=_recovery(message.recovery),
-        available_at=_available_at(message.available_at, message.delay),
-        delay=_delay(message.delay),
+        recovery=checked_recovery(message.recovery),
+        available_at=checked_available_at(message.available_at, message.delay),
+        delay=checked_delay(message.delay),
     )
 
 
-def _queue(value: object) -> str:
+def checked_queue(value: object) -> str:
+    """Return the name of a queue.
+
+    Raises:
+        InvalidMessage: no message or job can have it.
+    """
     queue = checked_text("queue", value, MAX_QUEUE_BYTES)
     if not _QUEUE.fullmatch(queue):
         raise InvalidMessage(f"queue {queue!r} may hold only letters, digits and _ . : -")
@@ -183,7 +188,12 @@ def _ordering_key(message: NewMessage, aggregate_type: str | None, aggregate_id:
     return checked_text("ordering_key", _dump([aggregate_type, aggregate_id]), MAX_ORDERING_KEY_BYTES)
 
 
-def _recovery(value: str) -> Recovery:
+def checked_recovery(value: str) -> Recovery:
+    """Return a policy for unknown outcomes.
+
+    Raises:
+        InvalidMessage: there is none of this name.
+    """
     try:
         return Recovery(value)
     except ValueError:
@@ -196,7 +206,7 @@ def _payload(payload: Any, content_type: str | None, limit: int) -> tuple[str | 
         data = bytes(payload)
         _check_size("payload", len(data), limit)
         return None, data, _content_type(BYTES_CONTENT_TYPE if content_type is None else content_type)
-    text = _json_text(payload)
+    text = json_text(payload)
     _check_size("payload", len(utf8("payload", text)), limit)
     return text, None, None if content_type is None else _content_type(content_type)
 
@@ -216,59 +226,69 @@ def _check_size(name: str, size: int, limit: int) -> None:
         )
 
 
-def _json_text(payload: Any) -> str:
+def json_text(payload: Any, name: str = "payload") -> str:
+    """Return a value as JSON text that any store can hold.
+
+    Raises:
+        InvalidMessage: JSON cannot hold it; ``name`` says what it is.
+    """
     if isinstance(payload, JsonText):
-        _check_json_text(payload)
+        _check_json_text(payload, name)
         return plain(payload)
-    text = _dump(payload)
-    _check_depth(text)
+    text = _dump(payload, name)
+    _check_depth(text, name)
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
-        raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
+        raise InvalidMessage(f"{name} holds a NUL character, which no store can keep: remove or encode it")
     return text
 
 
-def _dump(payload: Any) -> str:
+def _dump(payload: Any, name: str = "payload") -> str:
     try:
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:
-        raise _too_deep() from error
+        raise _too_deep(name) from error
     except (TypeError, ValueError) as error:
-        raise InvalidMessage(f"payload cannot be written as JSON: {error}") from error
+        raise InvalidMessage(f"{name} cannot be written as JSON: {error}") from error
 
 
-def _check_json_text(text: str) -> None:
+def _check_json_text(text: str, name: str) -> None:
     try:
         parsed = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
-        raise _too_deep() from error
+        raise _too_deep(name) from error
     except ValueError as error:
-        raise InvalidMessage(f"payload is not valid JSON text: {error}") from error
-    _check_depth(text)
+        raise InvalidMessage(f"{name} is not valid JSON text: {error}") from error
+    _check_depth(text, name)
     # Escapes such as \ud800 or \u0000 are valid JSON text and still no text that a receiver can use.
-    utf8("payload", json.dumps(parsed, ensure_ascii=False))
+    utf8(name, json.dumps(parsed, ensure_ascii=False))
     if _ESCAPED_NUL.search(text):
-        raise InvalidMessage("payload holds a NUL character, which no store can keep: remove or encode it")
+        raise InvalidMessage(f"{name} holds a NUL character, which no store can keep: remove or encode it")
 
 
-def _check_depth(text: str) -> None:
+def _check_depth(text: str, name: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
     for bracket in _BRACKET.findall(_STRING.sub("", text)):
         depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
-            raise _too_deep()
+            raise _too_deep(name)
 
 
-def _too_deep() -> InvalidMessage:
-    return InvalidMessage(f"payload is nested more deeply than the limit of {MAX_DEPTH} levels")
+def _too_deep(name: str) -> InvalidMessage:
+    return InvalidMessage(f"{name} is nested more deeply than the limit of {MAX_DEPTH} levels")
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _headers(headers: Mapping[str, str] | None) -> str:
+def checked_headers(headers: Mapping[str, str] | None) -> str:
+    """Return headers as JSON text.
+
+    Raises:
+        InvalidMessage: they are not text to text, or larger than 64 KiB.
+    """
     if headers is None:
         return "{}"
     if not isinstance(headers, Mapping):
@@ -287,7 +307,12 @@ def _headers(headers: Mapping[str, str] | None) -> str:
     return text
 
 
-def _delay(delay: timedelta | None) -> float:
+def checked_delay(delay: timedelta | None) -> float:
+    """Return a delay in seconds.
+
+    Raises:
+        InvalidMessage: it is no duration, negative, or longer than the last instant.
+    """
     if delay is None:
         return 0.0
     if not isinstance(delay, timedelta):
@@ -297,7 +322,12 @@ def _delay(delay: timedelta | None) -> float:
     return delay.total_seconds()
 
 
-def _available_at(available_at: datetime | None, delay: timedelta | None) -> str | None:
+def checked_available_at(available_at: datetime | None, delay: timedelta | None) -> str | None:
+    """Return an instant as ISO 8601 text.
+
+    Raises:
+        InvalidMessage: it is naive, out of range, or there is a delay as well.
+    """
     if available_at is None:
         return None
     if delay is not None:

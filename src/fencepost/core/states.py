@@ -73,6 +73,8 @@ class Event(StrEnum):
     CANCELLED = "cancelled in flight"
     OPERATOR_RETRY = "operator retry"
     OPERATOR_SKIP = "operator skip"
+    OPERATOR_CANCEL = "operator cancel"
+    OPERATOR_FAIL = "operator fail"
 
 
 class Attempts(StrEnum):

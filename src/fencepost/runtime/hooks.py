@@ -11,7 +11,7 @@ from typing import Any
 
 from fencepost.core.error_text import describe
 from fencepost.publishers.callable import Invocable
-from fencepost.runtime.publishing import Threads
+from fencepost.runtime.threads import Threads
 
 log = logging.getLogger("fencepost.dispatcher")
 

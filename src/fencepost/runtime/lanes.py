@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fencepost.publishers.callable import Invocable
 from fencepost.runtime.held import Holding, Stage
-from fencepost.runtime.publishing import Threads
 from fencepost.runtime.routes import Router
+from fencepost.runtime.threads import Threads
 
 LINGER = 0.01
 """Seconds to wait for more free slots before a claim that could not fill a batch: claims cost the database."""

@@ -2,82 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from fencepost.core.error_text import describe, storable
-from fencepost.core.outcome import Deferred, Delivered, Disabled, Failed, Refused, Result
+from fencepost.core.error_text import storable
+from fencepost.core.outcome import Delivered, Result
 from fencepost.core.records import Message
-from fencepost.errors import Defer, Gone, Permanent, Retryable
 from fencepost.observe.tracing import PublishSpan, is_listening
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable, checked_outcomes
+from fencepost.runtime import classify
+from fencepost.runtime.threads import Threads
 
 log = logging.getLogger("fencepost.publish")
 
 DELIVERED = Delivered()
-
-
-class Threads:
-    """Runs plain functions, each in a daemon thread of its own, and counts the ones that hang.
-
-    A thread cannot be stopped from outside: one that outlives its time-out keeps its slot, so that a hanging
-    publisher slows its process down instead of filling it with threads; and no thread holds up the exit.
-    """
-
-    def __init__(self, on_end: Callable[[], None], on_abandon: Callable[[int], None]) -> None:
-        self._on_end = on_end
-        self._on_abandon = on_abandon
-        self.abandoned = 0
-        """Threads that still run although nobody waits for them any more."""
-
-    async def call(self, function: Callable[[], Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            error: BaseException | None = None
-            result = None
-            try:
-                result = context.run(function)
-            except BaseException as caught:  # noqa: BLE001 - handed to the future, SystemExit included
-                error = caught
-            # The loop may be closed by now, when the thread outlived the shutdown: nobody is left to tell.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._finish, future, result, error)
-
-        threading.Thread(target=work, name="fencepost publish", daemon=True).start()
-        try:
-            return await future
-        finally:
-            if future.cancelled():
-                self.abandoned += 1
-                self._on_abandon(self.abandoned)
-
-    def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            self.abandoned -= 1
-            self._on_end()
-        elif error is None:
-            future.set_result(result)
-        else:
-            # A future refuses StopIteration, and asyncio lets SystemExit end the loop: carry it in a box.
-            plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            future.set_exception(error if plain else _Carried(error))
-
-
-class _Carried(Exception):
-    """Brings a BaseException out of a thread."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(describe(error))
-        self.error = error
 
 
 async def publish(
@@ -183,54 +123,16 @@ async def _publish_batch(
 def classified(
     error: BaseException, invocable: Invocable, message: Message, on_unexpected: Callable[[BaseException], None]
 ) -> Result:
-    """Return what an exception says about a publish.
+    """Return what an exception says about a publish; see `classify.classified`."""
 
-    Raises:
-        asyncio.CancelledError: where the error is this task's own end.
-    """
-    match error:
-        case Gone():
-            return Disabled(_reason(error))
-        case Permanent():
-            return Refused(_reason(error))
-        case Defer():
-            return Deferred(error.delay, _reason(error))
-        case Retryable():
-            return Failed(_reason(error), error.delay, unavailable=error.unavailable)
-    if _is_our_own_end(error):
-        raise error
-    return _unexpected(error, invocable, message, on_unexpected)
+    def unexpected(cause: BaseException) -> None:
+        log.error(
+            "publisher %s raised an unclassified exception for message %d (%s): treated as retryable",
+            invocable.name,
+            message.id,
+            storable(message.event_type, 200),
+            exc_info=(type(cause), cause, cause.__traceback__),
+        )
+        on_unexpected(cause)
 
-
-def _reason(failure: Exception) -> str:
-    try:
-        return storable(str(failure)) or type(failure).__name__
-    except BaseException:  # noqa: BLE001 - a hostile __str__ must not turn a classified failure into another
-        return describe(failure)
-
-
-def _is_our_own_end(error: BaseException) -> bool:
-    """Tell the cancellation or the closing of this task from what a publisher raised by itself."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return True  # this coroutine is closed as garbage, after its loop has ended
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _unexpected(
-    error: BaseException,
-    invocable: Invocable,
-    message: Message,
-    on_unexpected: Callable[[BaseException], None],
-) -> Failed:
-    cause = error.error if isinstance(error, _Carried) else error
-    log.error(
-        "publisher %s raised an unclassified exception for message %d (%s): treated as retryable",
-        invocable.name,
-        message.id,
-        storable(message.event_type, 200),
-        exc_info=(type(cause), cause, cause.__traceback__),
-    )
-    on_unexpected(cause)
-    return Failed(describe(cause), unexpected=True)
+    return classify.classified(error, unexpected)

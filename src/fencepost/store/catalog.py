@@ -27,7 +27,8 @@ _NAMED_AFTER_THE_TABLE = (
     *("pkey", "ready", "dedupe", "state", "limits", "shape", "unordered", "order", "order_check"),
     *("queue_pkey", "queue_limits", "queue_shared", "key_pkey"),
     *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_number"),
-    *("job_pkey", "job_limits", "job_state", "job_ready", "job_lane", "job_leased", "job_unique", "job_ended"),
+    *("job_pkey", "job_limits", "job_state", "job_ready", "job_lane", "job_suspect", "job_leased"),
+    *("job_unique", "job_done", "job_failed"),
     *("cron_pkey", "attempt_pkey", "attempt_shape", "attempt_row", "fence_pkey", "fence_limits"),
 )
 # No text constant of ours holds two dashes.
@@ -66,6 +67,11 @@ class Names:
     def channel(self) -> str:
         """The NOTIFY channel; a name of at most 63 bytes, hence the table alone."""
         return f"fencepost:{self.table}"
+
+    @property
+    def job_channel(self) -> str:
+        """The NOTIFY channel of jobs."""
+        return f"fencepost:{self.table}:j"
 
     def placeholders(self) -> dict[str, str]:
         """Return what the SQL files' ``{name}`` marks stand for."""

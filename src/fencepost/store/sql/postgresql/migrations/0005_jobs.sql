@@ -1,6 +1,7 @@
--- Work inside the system, under leases of its own. Unlike the outbox's, a claim is not heap-only here: leased jobs
--- stand in an index of their own, so that reclaiming, counting what runs and the report of stuck jobs read what is in
--- flight and nothing else, however long a job runs. Heartbeats, of which a long job has many, are heap-only.
+-- Work inside the system, under leases of its own. Unlike the outbox's, a claim is not heap-only here: the indexes tell
+-- what is queued from what is leased, so that reclaiming, counting what runs and the report of stuck jobs read what is
+-- in flight and nothing else, however long a job runs. Heartbeats, of which a long job has many, are heap-only: no index
+-- names a column that they change.
 CREATE TABLE {job} (
     id               bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
     job_id           uuid        NOT NULL DEFAULT gen_random_uuid(),
@@ -76,18 +77,23 @@ CREATE TABLE {job} (
 );
 
 CREATE INDEX {job_ready} ON {job} (queue, available_at, id)
-    WHERE reserved_at IS NULL AND finished_at IS NULL AND lane IS NULL;
+    WHERE status = 'queued' AND lane IS NULL AND reclaim_count = 0;
 
 CREATE INDEX {job_lane} ON {job} (queue, task, lane, available_at, id)
-    WHERE reserved_at IS NULL AND finished_at IS NULL AND lane IS NOT NULL;
+    WHERE status = 'queued' AND lane IS NOT NULL AND reclaim_count = 0;
 
-CREATE INDEX {job_leased} ON {job} (reserved_at) WHERE reserved_at IS NOT NULL;
+-- What a worker may have crashed on stands apart: it is claimed one by one.
+CREATE INDEX {job_suspect} ON {job} (queue, available_at, id) WHERE status = 'queued' AND reclaim_count > 0;
+
+CREATE INDEX {job_leased} ON {job} (id) WHERE status = 'processing';
 
 -- While it is open, a job is the only one of its task with its key.
-CREATE UNIQUE INDEX {job_unique} ON {job} (task, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL;
+CREATE UNIQUE INDEX {job_unique} ON {job} (task, unique_key)
+    WHERE unique_key IS NOT NULL AND status IN ('queued', 'processing');
 
--- What has ended, for the list of failed jobs and for the purge.
-CREATE INDEX {job_ended} ON {job} (finished_at, id) WHERE finished_at IS NOT NULL;
+CREATE INDEX {job_done} ON {job} (finished_at, id) WHERE status = 'done';
+
+CREATE INDEX {job_failed} ON {job} (finished_at, id) WHERE status = 'failed';
 
 CREATE TABLE {job_audit} (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

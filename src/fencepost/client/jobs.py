@@ -1,0 +1,146 @@
+"""`Jobs` and `AsyncJobs`: work inside the system, enqueued in the transaction of the change that calls for it.
+
+None of the methods commits or rolls back. The twins differ in nothing but ``await``; what they share is in
+`_JobOperations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+from uuid import uuid4
+
+from fencepost.client.tasks import Registry, TaskDecorators
+from fencepost.core.job import EnqueuedJob, JobOptions, ReclaimedJob, job_draft
+from fencepost.core.operation import Operation, arun, run
+from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
+from fencepost.errors import ConfigError, InvalidMessage
+from fencepost.observe.tracing import with_current_context
+from fencepost.store import jobs as store
+from fencepost.store.catalog import Catalog, Names
+
+T = TypeVar("T")
+
+ENQUEUED_IN_AUTOCOMMIT = "the job would be committed apart from the change that calls for it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JobOperations(TaskDecorators):
+    """What both twins share: the settings, the tasks, and how arguments become operations.
+
+    Args:
+        schema_name: the schema that holds the tables.
+        table: the outbox table's name, which the jobs' table is named after.
+        notify: wake workers with NOTIFY; turn it off for two-phase commit, which forbids it.
+        allow_autocommit: accept connections that commit each statement by itself.
+        trace: put the W3C trace context of the current OpenTelemetry span, if there is one, into the headers.
+    """
+
+    schema_name: str = "public"
+    table: str = "outbox"
+    notify: bool = True
+    allow_autocommit: bool = False
+    trace: bool = True
+    registry: Registry = field(default_factory=Registry, repr=False, compare=False)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The SQL of the tables."""
+        return Catalog(Names(self.schema_name, self.table))
+
+    def _enqueue(self, task: str, args: Any, options: JobOptions) -> Operation[EnqueuedJob]:
+        unknown = sorted(set(options) - set(JobOptions.__annotations__))
+        if unknown:
+            raise InvalidMessage(
+                f"enqueue has no argument {unknown[0]!r}: there are {', '.join(JobOptions.__annotations__)}"
+            )
+        declared = self.registry.task(task)
+        if self.trace:
+            options = {**options, "headers": with_current_context(options.get("headers"))}
+        draft = job_draft(
+            task,
+            declared.arguments.encoded({} if args is None and declared.args is None else args),
+            options.get("job_id") or uuid4(),
+            queue=options.get("queue") or declared.queue,
+            lane=declared.lane(options.get("key")),
+            recovery=options.get("recovery") or declared.recovery,
+            max_attempts=_or(options.get("max_attempts"), declared.max_attempts),
+            options=options,
+        )
+        return store.enqueue(self.catalog, draft, notify=self.notify)
+
+    def _reclaim(self, limit: int) -> Operation[list[ReclaimedJob]]:
+        if limit < 1:
+            raise ConfigError("reclaim needs a limit above 0")
+        return store.reclaim(self.catalog, limit=limit)
+
+    def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
+        if older_than < timedelta(0) or limit < 1:
+            raise ConfigError("purge needs older_than of at least 0 and a limit above 0")
+        return store.purge(self.catalog, older_than=older_than, limit=limit)
+
+
+def _or(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs(_JobOperations):
+    """Jobs on a sync connection, and the tasks that they are of."""
+
+    def enqueue(self, conn: Any, task: str, args: Any = None, **options: Unpack[JobOptions]) -> EnqueuedJob:
+        """Write one job in the caller's transaction; see `JobOptions` for the options.
+
+        Args:
+            conn: the connection that the change is made on.
+            task: the name of a task that is registered or declared here.
+            args: what its handler needs: of the task's type, or anything that JSON can hold, up to 1 MiB.
+
+        Raises:
+            ConfigError: there is no such task.
+            InvalidMessage: refused before any database work; the transaction is untouched.
+            AutocommitRefused: the connection is in no transaction.
+            DedupeConflict: an open job has the unique key and other arguments; the transaction stays usable.
+        """
+        operation = self._enqueue(task, args, options)
+        if not self.allow_autocommit and driver_for(conn).commits_alone():
+            raise refuse_autocommit(ENQUEUED_IN_AUTOCOMMIT, "Jobs")
+        return self._run(conn, operation)
+
+    def reclaim(self, conn: Any, limit: int = 100) -> list[ReclaimedJob]:
+        """Take back jobs whose lease has expired, longest ago first, one bounded step.
+
+        Workers do so by themselves.
+        """
+        return self._run(conn, self._reclaim(limit))
+
+    def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Delete jobs that were done longer ago than ``older_than``, one bounded step; return how many."""
+        return self._run(conn, self._purge(older_than, limit))
+
+    def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return run(operation, driver_for(conn).execute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncJobs(_JobOperations):
+    """Jobs on an async connection; the twin of `Jobs`."""
+
+    async def enqueue(self, conn: Any, task: str, args: Any = None, **options: Unpack[JobOptions]) -> EnqueuedJob:
+        """Write one job in the caller's transaction; see `Jobs.enqueue`."""
+        operation = self._enqueue(task, args, options)
+        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
+            raise refuse_autocommit(ENQUEUED_IN_AUTOCOMMIT, "AsyncJobs")
+        return await self._run(conn, operation)
+
+    async def reclaim(self, conn: Any, limit: int = 100) -> list[ReclaimedJob]:
+        """Take back jobs whose lease has expired; see `Jobs.reclaim`."""
+        return await self._run(conn, self._reclaim(limit))
+
+    async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
+        """Delete old jobs, one bounded step; see `Jobs.purge`."""
+        return await self._run(conn, self._purge(older_than, limit))
+
+    async def _run(self, conn: Any, operation: Operation[T]) -> T:
+        return await arun(operation, async_driver_for(conn).execute)

@@ -1,0 +1,289 @@
+"""A job: what it is before it is enqueued, with every check, and what travels once it is there. All frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypedDict
+from uuid import UUID
+
+from fencepost.core.draft import (
+    MAX_DEDUPE_KEY_BYTES,
+    MAX_EVENT_TYPE_BYTES,
+    checked_available_at,
+    checked_delay,
+    checked_headers,
+    checked_queue,
+    checked_recovery,
+    json_text,
+)
+from fencepost.core.job_states import JobOutcome, JobState
+from fencepost.core.states import Recovery
+from fencepost.core.text import checked_text, utf8
+from fencepost.errors import InvalidMessage
+
+MAX_TASK_BYTES = MAX_EVENT_TYPE_BYTES
+MAX_UNIQUE_KEY_BYTES = MAX_DEDUPE_KEY_BYTES
+MAX_KEY_BYTES = 1024
+MAX_ARGS_BYTES = 1024 * 1024
+MAX_RESULT_BYTES = 1024 * 1024
+MAX_PROGRESS_BYTES = 4096
+MAX_ATTEMPTS = 1_000_000
+
+
+class JobOptions(TypedDict, total=False):
+    """The optional arguments of ``Jobs.enqueue``.
+
+    Args:
+        queue: another one than the task's own; a worker takes its queues in the order of their priority.
+        delay: time until it is due, counted by the database; or ``available_at``, an aware instant.
+        unique_key: at most one open job of the task has it; a repeat finds that one.
+        key: what the task's limit for each key (``max_running_per_key``) counts by.
+        max_attempts, recovery: other ones than the task's own.
+        job_id: the stable id; drawn at random where left out.
+        headers: text to text; handlers see them.
+    """
+
+    queue: str | None
+    delay: timedelta | None
+    available_at: datetime | None
+    unique_key: str | None
+    key: str | None
+    max_attempts: int | None
+    recovery: str | None
+    job_id: UUID | None
+    headers: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDraft:
+    """A checked job, ready to be inserted."""
+
+    job_id: UUID
+    queue: str
+    task: str
+    args: str
+    headers: str
+    unique_key: str | None
+    lane: str | None
+    recovery: Recovery
+    max_attempts: int
+    available_at: str | None
+    """ISO 8601 with its offset, or None."""
+    delay: float
+    """Seconds from the database's own "now"; used where ``available_at`` is None."""
+
+
+def job_draft(
+    task: str,
+    args: Any,
+    job_id: UUID,
+    *,
+    queue: str,
+    lane: str | None,
+    recovery: str,
+    max_attempts: int,
+    options: JobOptions,
+) -> JobDraft:
+    """Check one job and encode its arguments and headers.
+
+    Args:
+        task: its name.
+        args: anything that JSON can hold, or JSON text already (`fencepost.JsonText`).
+        queue, recovery, max_attempts: what holds for it, the task's own or the options'.
+        lane: the key that its limit counts by, empty where it is the task's own; None where it has no limit.
+
+    Raises:
+        InvalidMessage: what is wrong, with the argument and the limit named.
+    """
+    if not isinstance(job_id, UUID):
+        raise InvalidMessage(f"job_id must be a uuid.UUID, not {type(job_id).__name__}")
+    unique_key = options.get("unique_key")
+    return JobDraft(
+        job_id=job_id,
+        queue=checked_queue(queue),
+        task=checked_task(task),
+        args=_small_json("args", args, MAX_ARGS_BYTES),
+        headers=checked_headers(options.get("headers")),
+        unique_key=None if unique_key is None else checked_text("unique_key", unique_key, MAX_UNIQUE_KEY_BYTES),
+        lane=checked_text("key", lane, MAX_KEY_BYTES) if lane else lane,
+        recovery=checked_recovery(recovery),
+        max_attempts=checked_attempts(max_attempts),
+        available_at=checked_available_at(options.get("available_at"), options.get("delay")),
+        delay=checked_delay(options.get("delay")),
+    )
+
+
+def checked_task(name: object) -> str:
+    """Return the name of a task, of 1 to 255 bytes; see `checked_text`."""
+    return checked_text("task", name, MAX_TASK_BYTES)
+
+
+def checked_attempts(value: object) -> int:
+    """Return a limit of attempts.
+
+    Raises:
+        InvalidMessage: it is no whole number from 1 to 1,000,000.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_ATTEMPTS:
+        raise InvalidMessage(f"max_attempts must be a whole number from 1 to {MAX_ATTEMPTS}, not {value!r}")
+    return int(value)
+
+
+def result_json(value: Any) -> str:
+    """Return what a handler returned as JSON text, to be kept.
+
+    Raises:
+        InvalidMessage: JSON cannot hold it, or it has more than 1 MiB.
+    """
+    return _small_json("result", value, MAX_RESULT_BYTES)
+
+
+def progress_json(value: Any) -> str:
+    """Return how far a job has come as JSON text.
+
+    Raises:
+        InvalidMessage: JSON cannot hold it, or it has more than 4 KiB.
+    """
+    return _small_json("progress", value, MAX_PROGRESS_BYTES)
+
+
+def _small_json(name: str, value: Any, limit: int) -> str:
+    text = json_text(value, name)
+    size = len(utf8(name, text))
+    if size > limit:
+        raise InvalidMessage(f"{name} has {size} bytes as JSON, more than the limit of {limit}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A committed job, as its handler sees it.
+
+    Args:
+        id: its row.
+        job_id: the stable id: the idempotency key of whatever the handler does outside.
+        queue: the queue that it was taken from.
+        task: the name of its task.
+        args: its arguments, of the type that the task declares, or as JSON has them.
+        headers: text to text.
+        created_at: when it was enqueued.
+        due_at: when it was due last.
+        unique_key: its unique key.
+        key: what its limit counts by.
+    """
+
+    id: int
+    job_id: UUID
+    queue: str
+    task: str
+    args: Any
+    headers: Mapping[str, str]
+    created_at: datetime
+    due_at: datetime
+    unique_key: str | None = None
+    key: str | None = None
+
+
+class ClaimedJob(NamedTuple):
+    """A job under our lease. ``token`` is what every later write is fenced by; it is new on every claim."""
+
+    job: Job
+    args_json: str
+    token: str
+    fence: int
+    """Rises with every claim and never falls: a receiver can refuse an older holder by it."""
+    attempt: int
+    max_attempts: int
+    recovery: Recovery
+    lease: timedelta
+    age_microseconds: int
+    reclaim_count: int
+    owner: str
+
+    @property
+    def id(self) -> int:
+        return self.job.id
+
+    @property
+    def may_be_repeat(self) -> bool:
+        """Whether somebody held it before, so that its effect may be there."""
+        return self.fence > 1
+
+    @property
+    def age(self) -> timedelta:
+        """Time since it was enqueued when it was claimed, by the database's clock."""
+        return timedelta(microseconds=self.age_microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedJob:
+    """The receipt of an enqueue; ``created`` is False where an open job has the unique key already."""
+
+    id: int
+    job_id: UUID
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimedJob:
+    """A job whose lease had expired: back in its queue, or failed."""
+
+    id: int
+    task: str
+    state: JobState
+    outcome: JobOutcome | None
+    worker: str
+    attempt: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job as an operator sees it."""
+
+    job: Job
+    state: JobState
+    outcome: JobOutcome | None
+    attempts: int
+    max_attempts: int
+    recovery: Recovery
+    reclaim_count: int
+    fence: int
+    worker: str | None
+    reserved_at: datetime | None
+    heartbeat_at: datetime | None
+    lease_left: timedelta | None
+    """Time until the lease ends; negative where it has ended."""
+    progress: Any
+    last_error: str | None
+    result: Any
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueueStats:
+    """The open jobs of one queue."""
+
+    queue: str
+    queued: int
+    due: int
+    processing: int
+    expired: int
+    oldest_age: timedelta | None
+    """Time since the oldest queued job became due."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStats:
+    """The jobs at one instant."""
+
+    queues: tuple[JobQueueStats, ...]
+    failed_by_outcome: Mapping[str, int] = field(default_factory=dict)
+
+
+def parsed(text: str | None) -> Any:
+    """Return what a JSON column holds."""
+    return None if text is None else json.loads(text)

@@ -1,0 +1,4 @@
+j.id, j.job_id::text, j.queue, j.task, j.args::text, j.headers::text,
+    (extract(epoch FROM j.created_at) * 1000000::numeric)::bigint,
+    (extract(epoch FROM j.available_at) * 1000000::numeric)::bigint,
+    j.unique_key, j.lane

@@ -1,0 +1,1 @@
+j.recovery_policy <> 'manual' AND j.attempts < j.max_attempts
