@@ -118,7 +118,9 @@ def test_there_is_something_to_look_at() -> None:
 
 PLANTED: dict[str, Callable[[str], str]] = {
     "the token alone": lambda text: text.replace("{message_fence}", "lease_version = %(token)s::bigint"),
-    "the status alone": lambda text: text.replace("{message_fence}", "status = 'processing' AND %(token)s::bigint > 0"),
+    "the status alone": lambda text: text.replace(
+        "{message_fence}", "status = 'processing' AND %(token)s::bigint > 0"
+    ),
     "nothing": lambda text: text.replace("AND {message_fence}", ""),
 }
 
