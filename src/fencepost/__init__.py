@@ -9,6 +9,7 @@ from fencepost.client.outbox import AsyncOutbox, Outbox
 from fencepost.config import DispatcherSettings
 from fencepost.core.draft import JsonText, NewMessage
 from fencepost.core.inbox import Acceptance
+from fencepost.core.outcome import Verdict
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
 from fencepost.core.routing import Routing, Rule
 from fencepost.errors import (
@@ -68,6 +69,7 @@ __all__ = [
     "Stats",
     "UnexpectedFailure",
     "UnsupportedConnection",
+    "Verdict",
 ]
 
 

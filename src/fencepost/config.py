@@ -152,8 +152,8 @@ class WorkerSettings:
 
     Args:
         owner: this worker's name, for people.
-        queues: the queues to serve, in the order of their priority: a later one has what the ones before leave. None
-            for all of them, in turns.
+        queues: the queues to serve, in the order of their priority: a later one has what the ones before leave.
+            None for all of them, in turns.
         concurrency: jobs at once in this process, 1 to 10,000.
         poll_interval: the longest a due job waits to be found without a notice.
         notify: listen for NOTIFY; polling goes on behind it.

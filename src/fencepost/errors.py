@@ -94,7 +94,7 @@ class Retryable(PublishFailure):
 
 
 class SoftLimitReached(Retryable):
-    """A job has run for longer than its task's ``soft_limit``: wrap up. Where it is let through, it is retryable."""
+    """A job has run for longer than its task's ``soft_limit``: wrap up. Let through, it is retryable."""
 
 
 class Permanent(PublishFailure):

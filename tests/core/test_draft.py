@@ -185,7 +185,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"available_at": datetime(9000, 1, 1, tzinfo=UTC)}, "between 1900 and 9000"),
     ({"available_at": datetime(1, 1, 1, tzinfo=UTC)}, "between 1900 and 9000"),
     ({"available_at": datetime(2030, 1, 1, tzinfo=UTC), "delay": timedelta(1)}, "not both"),
-    ({"recovery": "maybe"}, "recovery must be 'auto' or 'manual'"),
+    ({"recovery": "maybe"}, "recovery must be one of 'auto', 'manual', 'verify'"),
     ({"payload": b"", "content_type": "a\r\nb"}, "printable ASCII"),
     ({"payload": b"", "content_type": "caf\u00e9"}, "printable ASCII"),
     ({"payload": b"", "content_type": "x" * 256}, "content_type has 256 bytes"),

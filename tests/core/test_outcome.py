@@ -23,13 +23,16 @@ from fencepost.core.outcome import (
     Result,
     RetryPolicy,
     TimedOut,
+    Unclear,
     Unstarted,
+    Verified,
     decide,
 )
 from fencepost.core.states import TRANSITIONS, Attempts, Event, Outcome, Recovery, State
 
 SECOND = timedelta(seconds=1)
 POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(SECOND, 60 * SECOND), max_age=timedelta(days=1))
+UNKNOWN = Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, "x", is_unknown=True)
 YOUNG, OLD = timedelta(0), timedelta(days=1)
 
 
@@ -48,15 +51,21 @@ def test_delivered_is_done_whatever_else_is_true() -> None:
     assert decided(Delivered(), attempt=99, recovery=Recovery.MANUAL, age=100 * OLD) == Done()
 
 
-@pytest.mark.parametrize("result", [Failed("x"), TimedOut("x")])
-def test_a_failure_is_retried_after_half_its_window(result: Result) -> None:
-    assert decided(result, attempt=2) == Reschedule(Event.RETRY, 2 * SECOND, "x", refund_attempt=False)
+FAILURES: list[tuple[Result, bool]] = [(Failed("x"), False), (TimedOut("x"), True)]
+"""What fails, and whether it may have arrived all the same."""
 
 
-@pytest.mark.parametrize("result", [Failed("x"), TimedOut("x")])
+@pytest.mark.parametrize(("result", "unknown"), FAILURES)
+def test_a_failure_is_retried_after_half_its_window(result: Result, unknown: bool) -> None:
+    assert decided(result, attempt=2) == Reschedule(
+        Event.RETRY, 2 * SECOND, "x", refund_attempt=False, is_unknown=unknown
+    )
+
+
+@pytest.mark.parametrize(("result", "unknown"), FAILURES)
 @pytest.mark.parametrize("attempt", [3, 4, 5_000])
-def test_the_last_attempt_ends_in_exhausted(result: Result, attempt: int) -> None:
-    assert decided(result, attempt=attempt) == Dead(Event.EXHAUST, Outcome.EXHAUSTED, "x")
+def test_the_last_attempt_ends_in_exhausted(result: Result, unknown: bool, attempt: int) -> None:
+    assert decided(result, attempt=attempt) == Dead(Event.EXHAUST, Outcome.EXHAUSTED, "x", unknown)
 
 
 def test_past_its_age_a_failure_or_defer_is_expired() -> None:
@@ -102,9 +111,60 @@ def test_refusals_are_dead_at_once() -> None:
 
 @pytest.mark.parametrize("result", [TimedOut("x"), Cancelled("x")])
 def test_an_unknown_outcome_under_manual_recovery_is_left_to_a_person(result: Result) -> None:
-    expected = Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, "x")
-    assert decided(result, recovery=Recovery.MANUAL) == expected
-    assert decided(result, recovery=Recovery.MANUAL, attempt=99) == expected
+    assert decided(result, recovery=Recovery.MANUAL) == UNKNOWN
+    assert decided(result, recovery=Recovery.MANUAL, attempt=99) == UNKNOWN
+
+
+@pytest.mark.parametrize("result", [TimedOut("x"), Cancelled("x")])
+def test_an_unknown_outcome_to_be_verified_comes_again_and_is_left_to_a_person_at_the_limit(
+    result: Result,
+) -> None:
+    again = decided(result, recovery=Recovery.VERIFY, attempt=2)
+    assert isinstance(again, Reschedule)
+    assert (again.is_unknown, again.refund_attempt) == (True, False)
+    assert decided(result, recovery=Recovery.VERIFY, attempt=3) == UNKNOWN
+
+
+@pytest.mark.parametrize("result", [Failed("x"), TimedOut("x"), Failed("x", unverified=True)])
+def test_an_outage_never_takes_a_message_to_be_verified_back_to_its_first_attempt(result: Result) -> None:
+    """The attempt is what tells the next claim to ask."""
+    for attempt in range(1, 9):
+        action = decide(
+            result,
+            POLICY,
+            attempt=attempt,
+            recovery=Recovery.VERIFY,
+            age=YOUNG,
+            fraction=0.5,
+            is_outage=True,
+        )
+        assert isinstance(action, Reschedule)
+        assert action.refund_attempt is (attempt > 1)
+        assert action.event is (Event.OUTAGE if attempt > 1 else Event.RETRY)
+
+
+def test_past_its_age_an_unknown_outcome_to_be_verified_is_left_to_a_person() -> None:
+    assert decided(TimedOut("x"), recovery=Recovery.VERIFY, age=OLD) == UNKNOWN
+    assert decided(TimedOut("x"), age=OLD) == Dead(Event.EXPIRE, Outcome.EXPIRED, "x", is_unknown=True)
+
+
+def test_a_failure_to_verify_is_retried_and_left_to_a_person_at_the_limit_or_past_the_age() -> None:
+    failure = Failed("x", unverified=True)
+    assert decided(failure, recovery=Recovery.VERIFY, attempt=2) == Reschedule(
+        Event.RETRY, 2 * SECOND, "x", refund_attempt=False
+    )
+    assert decided(failure, recovery=Recovery.VERIFY, attempt=3) == UNKNOWN
+    assert decided(failure, recovery=Recovery.VERIFY, age=OLD) == UNKNOWN
+
+
+def test_a_known_failure_of_what_is_to_be_verified_is_as_any_other() -> None:
+    dead = Dead(Event.EXHAUST, Outcome.EXHAUSTED, "x")
+    assert decided(Failed("x"), recovery=Recovery.VERIFY, attempt=3) == dead
+
+
+def test_what_is_verified_is_done_and_what_nobody_can_tell_is_left_to_a_person() -> None:
+    assert decided(Verified(), recovery=Recovery.VERIFY) == Done(verified=True)
+    assert decided(Unclear("x"), recovery=Recovery.VERIFY) == UNKNOWN
 
 
 def test_a_known_failure_under_manual_recovery_is_an_ordinary_retry() -> None:
@@ -113,7 +173,7 @@ def test_a_known_failure_under_manual_recovery_is_an_ordinary_retry() -> None:
 
 def test_what_was_cut_off_in_flight_is_due_at_once_and_keeps_its_attempt() -> None:
     assert decided(Cancelled("x"), attempt=3) == Reschedule(
-        Event.CANCELLED, timedelta(0), "x", refund_attempt=False
+        Event.CANCELLED, timedelta(0), "x", refund_attempt=False, is_unknown=True
     )
 
 
@@ -126,6 +186,9 @@ RESULTS: list[Result] = [
     Refused("x", unroutable=True),
     Cancelled("x"),
     Unstarted(),
+    Verified(),
+    Unclear("x"),
+    Failed("x", unverified=True),
 ]
 
 

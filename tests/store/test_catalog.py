@@ -58,3 +58,10 @@ def test_a_name_with_two_dashes_is_no_comment() -> None:
     text = Catalog(Names("public", "a--b")).statement("mark_done").sql
     assert '"public"."a--b"' in text
     assert "lease_version" in text
+
+
+def test_no_fragment_has_the_name_of_a_table_or_an_index() -> None:
+    """It would stand in for it, in migrations as well."""
+    fragments = {file.name.removesuffix(".sql") for file in (_folder("postgresql") / "fragments").iterdir()}
+    assert fragments
+    assert not fragments & set(Names().placeholders())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from fencepost import ConfigError, Outbox
@@ -47,6 +48,30 @@ def test_recovery_by_hand_leaves_an_unknown_outcome_to_a_person(db: Connection) 
     seen = row(db, manual)
     assert (seen.status, seen.outcome, seen.attempts, seen.token) == ("dead", "unknown_outcome", 1, 2)
     assert row(db, auto).status == "processing"
+
+
+def test_what_is_to_be_verified_is_taken_over_and_left_to_a_person_at_the_limit(db: Connection) -> None:
+    (row_id,) = add(db, recovery="verify")
+    first = claim_one(db, max_attempts=2)
+    expire(db)
+    assert OUTBOX.reap(db, max_attempts=2) == 0
+    second = claim_one(db, outbox=Outbox(), max_attempts=2)
+    assert (first.is_to_verify, second.is_to_verify) == (False, True)
+    expire(db)
+    assert claim(db, outbox=Outbox(), max_attempts=2) == []
+    assert OUTBOX.reap(db, max_attempts=2) == 1
+    seen = row(db, row_id)
+    assert (seen.status, seen.outcome, seen.attempts) == ("dead", "unknown_outcome", 2)
+    assert OUTBOX.retry_dead(db, [row_id], actor="ann") == [row_id]
+    assert not claim_one(db).is_to_verify  # a person has decided
+
+
+def test_a_plain_insert_may_ask_for_any_policy_and_for_no_other(db: Connection) -> None:
+    for policy in ("auto", "manual", "verify"):
+        db.execute("INSERT INTO outbox (event_type, payload, recovery_policy) VALUES ('e', '1', %s)", [policy])
+    assert [str(each.recovery) for each in claim(db)] == ["auto", "manual", "verify"]
+    with pytest.raises(psycopg.errors.CheckViolation, match="shape"):
+        db.execute("INSERT INTO outbox (event_type, payload, recovery_policy) VALUES ('e', '1', 'maybe')")
 
 
 def test_a_manual_message_whose_worker_answered_is_like_any_other(db: Connection) -> None:

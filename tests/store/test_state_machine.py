@@ -98,10 +98,10 @@ class Lives(RuleBasedStateMachine):
 
     # --- producers, time ---
 
-    @initialize(manual=st.booleans())
-    def begin(self, manual: bool) -> None:
+    @initialize(recovery=st.sampled_from(Recovery))
+    def begin(self, recovery: Recovery) -> None:
         self.enqueue(3, Recovery.AUTO, "q1")
-        self.enqueue(1, Recovery.MANUAL if manual else Recovery.AUTO, "q2")
+        self.enqueue(1, recovery, "q2")
 
     @precondition(lambda self: len(self.recovery) < 8)
     @rule(
@@ -150,7 +150,10 @@ class Lives(RuleBasedStateMachine):
             assert each.token == was.token + 1
             assert was.lease_left is None or was.lease_left < 0
             if was.status == State.PROCESSING:
-                assert self.recovery[each.id] is Recovery.AUTO
+                assert self.recovery[each.id] is not Recovery.MANUAL
+            # What may have arrived is asked about, unless a person has decided since.
+            if self.recovery[each.id] is Recovery.VERIFY and was.reclaim_count + (was.status == State.PROCESSING):
+                assert each.is_to_verify
             if each.reclaim_count:
                 assert len(claimed) == 1
         self.claims += claimed
@@ -238,7 +241,8 @@ class Lives(RuleBasedStateMachine):
             manual = self.recovery[row_id] is Recovery.MANUAL
             assert (row_id in happened) is (expired and (manual or was.attempts >= limit))
             if row_id in happened:
-                assert (happened[row_id] is Event.REAP_UNKNOWN) is manual
+                known = self.recovery[row_id] is Recovery.AUTO
+                assert (happened[row_id] is Event.REAP_CRASHED) is known
 
     @precondition(lambda self: self.claims)
     @rule(which=SOME, event=st.sampled_from([Event.OPERATOR_RETRY, Event.OPERATOR_SKIP]))

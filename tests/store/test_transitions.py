@@ -21,6 +21,7 @@ from fencepost.core.outcome import (
     Routed,
     TimedOut,
     Unstarted,
+    Verified,
     decide,
 )
 from fencepost.core.states import TRANSITIONS, Event, Recovery, State, attempts_after
@@ -173,6 +174,17 @@ def promotes(case: Case) -> None:
     run(promote(OUTBOX.catalog, [("default", case.key or "")]), driver_for(case.db).execute)
 
 
+CASES_OF_VERIFY: dict[Event, Callable[[Case], None]] = {
+    Event.RECLAIM: reclaims,
+    Event.REAP_UNKNOWN: reaps,
+    Event.RETRY: finished(TimedOut("no answer")),
+    Event.CANCELLED: finished(Cancelled()),
+    Event.EXHAUST: finished(Failed("no"), attempt=12),
+    Event.DELIVERED: finished(Verified()),
+    Event.UNKNOWN_OUTCOME: finished(TimedOut("no answer"), attempt=12),
+}
+"""What happens where recovery is ``verify``, as far as that makes a difference."""
+
 EVENTS: dict[Event, tuple[Callable[[Case], None], Recovery]] = {
     Event.CLAIM: (claims, Recovery.AUTO),
     Event.CLAIM_OVER_LIMIT: (claims_over_the_limit, Recovery.AUTO),
@@ -250,6 +262,19 @@ def test_the_database_does_what_the_table_says_and_nothing_else(
     assert (after.lease_left is not None) == (rule.to is State.PROCESSING)
     assert after.reclaim_count == (1 if event is Event.RECLAIM else 0)
     assert (after.due_in > 10**9) == (rule.to in {State.DEAD, State.BLOCKED} or event is Event.OPERATOR_SKIP)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("event", CASES_OF_VERIFY)
+def test_what_is_to_be_verified_goes_through_the_same_table(db: Connection, event: Event, key: str | None) -> None:
+    case = processing(db, Recovery.VERIFY, key)
+    before = case.seen
+    CASES_OF_VERIFY[event](case)
+    after, rule = case.seen, TRANSITIONS[State.PROCESSING, event]
+    assert (after.status, after.outcome) == (rule.to, rule.outcome)
+    assert after.attempts == attempts_after(before.attempts, rule.attempts)
+    assert after.token == before.token + rule.raises_token
+    assert case.holder().is_to_verify
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -47,9 +47,7 @@ class JobContext:
             SoftLimitReached: it has run for longer than the soft limit of its task.
         """
         if self.lost:
-            raise LeaseLost(
-                "the lease of this job is lost: somebody else may be running it, or an operator ended it"
-            )
+            raise LeaseLost("the lease of this job is lost: somebody else may be running it")
         if self.soft_limit_is_over():
             raise SoftLimitReached("the soft time limit of its task is over")
 

@@ -89,7 +89,8 @@ class NewMessage:
         dedupe_key: at most one message of a queue has it while its row exists.
         message_id: the stable id that receivers deduplicate on; drawn at random where left out.
         content_type: of a payload given as bytes, or another JSON type for JSON.
-        recovery: ``"auto"`` repeats a publish whose outcome is unknown, ``"manual"`` leaves it to a person.
+        recovery: what becomes of a publish whose outcome is unknown: ``"auto"`` repeats it, ``"manual"`` leaves
+            it to a person, ``"verify"`` asks the publisher's ``verify`` before it repeats it.
     """
 
     event_type: str
@@ -197,8 +198,8 @@ def checked_recovery(value: str) -> Recovery:
     try:
         return Recovery(value)
     except ValueError:
-        choices = " or ".join(repr(str(policy)) for policy in Recovery)
-        raise InvalidMessage(f"recovery must be {choices}, not {value!r}") from None
+        choices = ", ".join(repr(str(policy)) for policy in Recovery)
+        raise InvalidMessage(f"recovery must be one of {choices}, not {value!r}") from None
 
 
 def _payload(payload: Any, content_type: str | None, limit: int) -> tuple[str | None, bytes | None, str | None]:

@@ -135,6 +135,15 @@ class Claimed(NamedTuple):
         return self.message.id
 
     @property
+    def is_to_verify(self) -> bool:
+        """Whether its publisher is asked before it publishes, as an earlier attempt may have arrived.
+
+        The attempt tells, not the token: attempts that surely did not arrive are given back, and an operator's retry
+        begins anew, since a person has decided then.
+        """
+        return self.recovery is Recovery.VERIFY and self.attempt > 1
+
+    @property
     def age(self) -> timedelta:
         """Time since ``created_at`` when it was claimed, by the database's clock."""
         return timedelta(microseconds=self.age_microseconds)

@@ -46,7 +46,11 @@ class Recovery(StrEnum):
     """What may happen to a message whose publish may or may not have reached its destination."""
 
     AUTO = "auto"
+    """It is repeated."""
     MANUAL = "manual"
+    """It is left to a person."""
+    VERIFY = "verify"
+    """The receiver is asked before it is repeated."""
 
 
 class Event(StrEnum):

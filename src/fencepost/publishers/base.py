@@ -126,7 +126,8 @@ def own_copy(failure: Retryable) -> Retryable:
 class Publisher(Protocol):
     """Anything with an async ``publish``; a plain function or coroutine function is accepted as well.
 
-    ``publish`` may also be a plain method: it then runs in a thread of its own.
+    ``publish`` may also be a plain method: it then runs in a thread of its own. So may ``verify``, for messages
+    with ``recovery="verify"``: it takes the same, and returns a `Verdict` on earlier attempts.
     """
 
     async def publish(self, message: Message, delivery: Delivery) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError
 from fencepost.publishers.address import scheme_of
@@ -15,6 +17,7 @@ from fencepost.publishers.base import Delivery, DestinationPublisher
 
 ACCEPTED = "publish(message, delivery) or publish(message)"
 ACCEPTED_BATCH = "publish_batch(messages, deliveries)"
+ACCEPTED_VERIFY = "verify(message, delivery) or verify(message)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Invocable:
         call_batch: takes the messages and the deliveries of a batch and returns an outcome for each, in their
             order; None where the publisher takes one message at a time.
         is_batch_async: as ``is_async``, for ``call_batch``.
+        verify: takes the message and the delivery and returns a `Verdict`; None where it cannot.
+        is_verify_async: as ``is_async``, for ``verify``.
         scheme: of its URL, where it is a destination that has one.
         open: called once before the first message, without arguments; its result may be awaitable.
         close: called once after the last message; likewise.
@@ -42,6 +47,8 @@ class Invocable:
     name: str
     call_batch: Callable[[Sequence[Message], Sequence[Delivery]], Any] | None = None
     is_batch_async: bool = False
+    verify: Callable[[Message, Delivery], Any] | None = None
+    is_verify_async: bool = False
     scheme: str | None = None
 
 
@@ -49,7 +56,7 @@ def as_publisher(publisher: object) -> Invocable:
     """Return the normal form of an object with ``publish`` or ``publish_batch``, a function, or another callable.
 
     Functions and methods, plain or async, may take ``(message, delivery)`` or ``(message)`` alone. An object
-    with ``publish_batch`` gets batches wherever it can.
+    with ``publish_batch`` gets batches wherever it can, and one with ``verify`` is asked before a repeat.
 
     Raises:
         ConfigError: a class instead of an instance, a generator function, something that cannot be called,
@@ -64,6 +71,7 @@ def as_publisher(publisher: object) -> Invocable:
         call, is_async = _one_of(call_batch, is_batch_async), is_batch_async
     else:
         call, is_async = _single_method(publisher, name)
+    verify, is_verify_async = _verify_method(publisher, name)
     return Invocable(
         call=call,
         is_async=is_async,
@@ -72,6 +80,8 @@ def as_publisher(publisher: object) -> Invocable:
         name=name,
         call_batch=call_batch,
         is_batch_async=is_batch_async,
+        verify=verify,
+        is_verify_async=is_verify_async,
         scheme=scheme_of(publisher.url) if isinstance(publisher, DestinationPublisher) else None,
     )
 
@@ -80,9 +90,36 @@ def _single_method(publisher: object, name: str) -> tuple[Callable[[Message, Del
     call = getattr(publisher, "publish", publisher)
     if not callable(call) or inspect.isclass(call):
         raise ConfigError(f"publisher {name} is neither callable nor has a method {ACCEPTED}")
+    return _called_with_both(call, name, ACCEPTED)
+
+
+def _called_with_both(
+    call: Callable[..., Any], name: str, accepted: str
+) -> tuple[Callable[[Message, Delivery], Any], bool]:
+    """Return a call that takes the message and the delivery, and whether it is async."""
     _refuse_generator(call, name)
     is_async = _is(inspect.iscoroutinefunction, call)
-    return (call if _takes_delivery(call, name) else _without_delivery(call)), is_async
+    return (call if _takes_delivery(call, name, accepted) else _without_delivery(call)), is_async
+
+
+def _verify_method(publisher: object, name: str) -> tuple[Callable[[Message, Delivery], Any] | None, bool]:
+    verify = getattr(publisher, "verify", None)
+    if not callable(verify) or inspect.isclass(verify):
+        return None, False  # such as a client's option of that name, for certificates
+    return _called_with_both(verify, f"{name}.verify", ACCEPTED_VERIFY)
+
+
+def checked_verdict(verdict: Any) -> Verdict:
+    """Refuse what is no verdict: it must never be taken for one.
+
+    Raises:
+        TypeError: what is wrong with it.
+    """
+    if isinstance(verdict, str):
+        with contextlib.suppress(ValueError):
+            return Verdict(verdict)
+    shown = repr(verdict[:40]) if isinstance(verdict, str) else type(verdict).__name__
+    raise TypeError(f"verify must return Verdict.DONE, Verdict.NOT_DONE or Verdict.UNKNOWN, not {shown}")
 
 
 def _batch_method(publisher: object, name: str) -> Callable[..., Any] | None:
@@ -141,12 +178,12 @@ def checked_outcomes(outcomes: Any, many: int) -> Sequence[BaseException | None]
     return outcomes
 
 
-def _takes_delivery(call: Callable[..., Any], name: str) -> bool:
+def _takes_delivery(call: Callable[..., Any], name: str, accepted: str) -> bool:
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError):
         raise ConfigError(
-            f"the parameters of publisher {name} cannot be read; wrap it in a function that takes {ACCEPTED}"
+            f"the parameters of publisher {name} cannot be read; wrap it in a function that takes {accepted}"
         ) from None
     for arguments in (2, 1):
         try:
@@ -154,7 +191,7 @@ def _takes_delivery(call: Callable[..., Any], name: str) -> bool:
         except TypeError:
             continue
         return arguments == 2
-    raise ConfigError(f"publisher {name} takes {signature}; it must accept {ACCEPTED}")
+    raise ConfigError(f"publisher {name} takes {signature}; it must accept {accepted}")
 
 
 def _without_delivery(call: Callable[[Message], Any]) -> Callable[[Message, Delivery], Any]:

@@ -19,7 +19,17 @@ from fencepost.config import DispatcherSettings
 from fencepost.core.breaker import SHARED_QUEUE_FACTOR, FailureCount, SlowStart, pause_before_probe
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
-from fencepost.core.outcome import Cancelled, Failed, Foreign, Refused, Result, Routed, TimedOut, Unstarted
+from fencepost.core.outcome import (
+    Cancelled,
+    Failed,
+    Foreign,
+    Refused,
+    Result,
+    Routed,
+    TimedOut,
+    Unclear,
+    Unstarted,
+)
 from fencepost.core.queue import QueueSettings
 from fencepost.runtime.held import Holding
 from fencepost.runtime.link import Link
@@ -229,7 +239,7 @@ class Breakers:
     def _probed(self, holding: Holding, result: Result, failure: Failed | TimedOut | None) -> None:
         if failure is not None:
             self._reopen(holding, failure)
-        elif isinstance(result, Unstarted | Cancelled | Routed | Foreign) or (
+        elif isinstance(result, Unstarted | Cancelled | Routed | Foreign | Unclear) or (
             isinstance(result, Refused) and result.unroutable
         ):
             self._reopen(holding, None)  # no destination was asked

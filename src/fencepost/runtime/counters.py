@@ -12,6 +12,8 @@ class Counters:
     claimed: int = 0
     reclaimed: int = 0
     delivered: int = 0
+    verified: int = 0
+    """Of the delivered: found at the receiver from an earlier attempt, and not published again."""
     retried: int = 0
     expanded: int = 0
     """Messages replaced by one for each of their destinations."""

@@ -16,6 +16,7 @@ from fencepost.core.outcome import (
     DONE,
     Action,
     Cancelled,
+    Delivered,
     Disabled,
     Failed,
     Foreign,
@@ -26,6 +27,7 @@ from fencepost.core.outcome import (
     Unstarted,
     decide,
 )
+from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable
 from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Room
@@ -33,7 +35,7 @@ from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.lanes import Lane, Slots, lanes_of
-from fencepost.runtime.publishing import DELIVERED, publish, publish_batch
+from fencepost.runtime.publishing import DELIVERED, publish, publish_batch, verified
 from fencepost.runtime.routes import FOREIGN, Router, Target
 from fencepost.runtime.shutdown import Stop
 from fencepost.runtime.terms import Terms
@@ -308,7 +310,7 @@ class Flight:
             self.finish(holding, result)
             lane.landed += 1
             is_behind_routed = isinstance(result, Routed)
-            if not (result is DELIVERED or is_behind_routed) or holding.lost:
+            if not (isinstance(result, Delivered) or is_behind_routed) or holding.lost:
                 # (Lost though delivered: nothing behind it could be closed, as it is open again.)
                 self._release_rest(lane)
                 return
@@ -334,13 +336,32 @@ class Flight:
         if not isinstance(publisher, Invocable):
             return self._unpublished(holding, publisher)
         self._take_off(holding)
+        delivery = holding.delivery()
+        if holding.claimed.is_to_verify:
+            known = await self._verified(slots, holding, publisher, delivery)
+            if known is not None or holding.lost:
+                return known or Unstarted()
         return await publish(
-            publisher,
-            message,
-            holding.delivery(),
-            threads=slots.threads,
-            on_unexpected=self._note_unexpected,
+            publisher, message, delivery, threads=slots.threads, on_unexpected=self._note_unexpected
         )
+
+    async def _verified(
+        self, slots: Slots, holding: Holding, publisher: Invocable, delivery: Delivery
+    ) -> Result | None:
+        """Return how this attempt ends without a publish; None where it may publish, in the time that is left."""
+        try:
+            return await verified(
+                publisher,
+                holding.claimed.message,
+                delivery,
+                threads=slots.threads,
+                on_unexpected=self._note_unexpected,
+            )
+        except asyncio.CancelledError:
+            if not holding.timed_out:
+                raise
+            self._counters.timed_out += 1
+            return Failed(f"verify: no answer within {holding.terms.publish_timeout:g} s", unverified=True)
 
     def _unpublished(self, holding: Holding, target: Target) -> Result:
         """Return what becomes of a message that has no publisher here."""

@@ -67,7 +67,7 @@ def lanes_of(holdings: Sequence[Holding], router: Router, widest: int) -> list[L
     """Divide what was claimed of one queue into lanes, in its order.
 
     Messages of an ordering key share a lane. Whatever goes to a publisher that takes batches goes there in one,
-    keys in their order, unless a key's messages go to several publishers.
+    keys in their order, unless a key's messages go to several publishers, or one of them is to be verified first.
 
     Args:
         widest: messages in one batch, at most, unless those of one key are more.
@@ -108,6 +108,8 @@ def _packed(groups: Iterable[Sequence[Holding]], widest: int) -> Iterator[list[H
 
 
 def _batch_publisher(group: Sequence[Holding], router: Router) -> Invocable | None:
+    if any(holding.claimed.is_to_verify for holding in group):
+        return None
     publishers = [router.find(holding.terms.queue, holding.claimed) for holding in group]
     first = publishers[0]
     if not isinstance(first, Invocable) or first.call_batch is None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from fencepost.core.error_text import storable
-from fencepost.core.outcome import Delivered, Result
+from fencepost.core.outcome import Delivered, Failed, Refused, Result, Unclear, Verdict, Verified
 from fencepost.core.records import Message
 from fencepost.observe.tracing import PublishSpan, is_listening
 from fencepost.publishers.base import Delivery
-from fencepost.publishers.callable import Invocable, checked_outcomes
+from fencepost.publishers.callable import Invocable, checked_outcomes, checked_verdict
 from fencepost.runtime import classify
 from fencepost.runtime.threads import Threads
 
 log = logging.getLogger("fencepost.publish")
 
-DELIVERED = Delivered()
+DELIVERED, VERIFIED = Delivered(), Verified()
 
 
 async def publish(
@@ -58,15 +60,67 @@ async def _publish(
     on_unexpected: Callable[[BaseException], None],
 ) -> Result:
     try:
-        if invocable.is_async:
-            await invocable.call(message, delivery)
-        else:
-            result = await threads.call(lambda: invocable.call(message, delivery))
-            if result is not None and inspect.isawaitable(result):
-                await result
+        await _asked(invocable.call, invocable.is_async, message, delivery, threads)
     except BaseException as error:  # noqa: BLE001 - classified there
         return classified(error, invocable, message, on_unexpected)
     return DELIVERED
+
+
+async def verified(
+    invocable: Invocable,
+    message: Message,
+    delivery: Delivery,
+    *,
+    threads: Threads,
+    on_unexpected: Callable[[BaseException], None],
+) -> Result | None:
+    """Ask a publisher about earlier attempts; return how this one ends, or None where it may publish.
+
+    Raises:
+        asyncio.CancelledError: only when this task itself is cancelled.
+    """
+    if invocable.verify is None:
+        return Unclear(
+            f"an earlier attempt may have arrived, and publisher {invocable.name} has no verify() to ask: "
+            "look at the receiver, then `fencepost dead retry` or `skip`; or give the publisher a "
+            "verify(message, delivery) that returns a Verdict"
+        )
+    try:
+        verdict = checked_verdict(
+            await _asked(invocable.verify, invocable.is_verify_async, message, delivery, threads)
+        )
+    except BaseException as error:  # noqa: BLE001 - classified there
+        return _unverified(classified(error, invocable, message, on_unexpected))
+    match verdict:
+        case Verdict.DONE:
+            return VERIFIED
+        case Verdict.NOT_DONE:
+            return None
+        case Verdict.UNKNOWN:
+            return Unclear("verify: nobody can tell whether an earlier attempt arrived")
+
+
+def _unverified(result: Result) -> Result:
+    """Return what it means that a verify raised: nothing was published, and nothing is known."""
+    match result:
+        case Failed(error=error):
+            return replace(result, error=f"verify: {error}", unverified=True)
+        case Refused(error=error):
+            return Unclear(f"verify: {error}")
+    return result
+
+
+async def _asked(
+    call: Callable[[Message, Delivery], Any],
+    is_async: bool,
+    message: Message,
+    delivery: Delivery,
+    threads: Threads,
+) -> Any:
+    if is_async:
+        return await call(message, delivery)
+    result = await threads.call(lambda: call(message, delivery))
+    return await result if inspect.isawaitable(result) else result
 
 
 async def publish_batch(

@@ -65,7 +65,7 @@ class MessageResults(Results[Holding, Finalized]):
 
     def _report_lost(self, holding: Holding, action: Action) -> None:
         self._counters.lost_leases += 1
-        delivered = isinstance(action, Done)
+        delivered = action is DONE
         if delivered:
             self._counters.delivered_but_lost += 1
         log.warning(
@@ -89,8 +89,9 @@ class MessageResults(Results[Holding, Finalized]):
 
     def _count(self, holding: Holding, action: Action) -> None:
         match action:
-            case Done():
+            case Done(verified=verified):
                 self._counters.delivered += 1
+                self._counters.verified += verified
             case Release():
                 self._counters.released += 1
             case Expand():

@@ -7,7 +7,7 @@ suspect AS MATERIALIZED (
     FROM front
     WHERE NOT {is_paused}
       AND ((status = 'pending' AND reclaim_count > 0 AND reclaim_count <= %(max_reclaims)s::int)
-           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
+           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy <> 'manual'
                AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int
                AND reclaim_count <= %(max_reclaims)s::int))
       -- In its turn: the first open row of its key. (What is not the first at this statement's start cannot have
@@ -29,7 +29,7 @@ taken AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT id FROM suspect))
       AND available_at <= statement_timestamp()
       AND ((status = 'pending' AND reclaim_count > 0)
-           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy = 'auto'
+           OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy <> 'manual'
                AND attempts < %(max_attempts)s::int))
     ORDER BY reclaim_count, available_at, id
     LIMIT %(batch)s::int

@@ -3,12 +3,12 @@
 WITH mine AS MATERIALIZED (
     SELECT id
     FROM {outbox}
-    WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+    WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence}
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )
 UPDATE {outbox} AS o
 SET lease_until = statement_timestamp() + %(lease)s::float8 * interval '1 second'
 WHERE o.id = ANY (ARRAY(SELECT id FROM mine))
-  AND o.lease_version = %(token)s::bigint AND o.status = 'processing'
+  AND {message_fence}
 RETURNING o.id

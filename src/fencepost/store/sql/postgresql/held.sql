@@ -1,3 +1,3 @@
 SELECT id
 FROM {outbox}
-WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence}

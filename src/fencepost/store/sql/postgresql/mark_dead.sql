@@ -5,5 +5,5 @@ SET status = 'dead',
     available_at = {far},
     lease_until = NULL,
     last_error = (%(errors)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
-WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence}
 RETURNING id

@@ -5,8 +5,7 @@
 WITH held AS MATERIALIZED (
     SELECT id, queue, ordering_key
     FROM {outbox}
-    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'processing'
-      AND lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
+    WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence_each}
     ORDER BY id
     FOR UPDATE
 ),
@@ -26,9 +25,10 @@ open_row AS MATERIALIZED (
     ) AS o
 )
 UPDATE {outbox}
-SET status = 'done', 
-    outcome = (%(outcomes)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)], done_at = statement_timestamp(), lease_until = NULL
+SET status = 'done',
+    outcome = (%(outcomes)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)],
+    done_at = statement_timestamp(),
+    lease_until = NULL
 WHERE id = ANY (ARRAY(SELECT m.id FROM mine AS m JOIN open_row AS o ON o.id = m.id AND o.place = m.place))
-  AND status = 'processing'
-  AND lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
+  AND {message_fence_each}
 RETURNING id

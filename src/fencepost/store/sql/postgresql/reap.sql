@@ -1,5 +1,5 @@
 -- Bury the messages whose lease expired and that nobody may take over: their attempts are spent, or their
--- recovery policy leaves an unknown outcome to a person. A queue's own limit of attempts comes before the caller's.
+-- recovery policy leaves an unknown outcome to a person. (With 'verify' that is so once nobody may ask any more.) A queue's own limit of attempts comes before the caller's.
 WITH
 {queue_front},
 expired AS MATERIALIZED (
@@ -19,7 +19,7 @@ expired AS MATERIALIZED (
 )
 UPDATE {outbox} AS o
 SET status = 'dead',
-    outcome = CASE WHEN o.recovery_policy = 'manual' THEN 'unknown_outcome' ELSE 'crashed' END,
+    outcome = CASE WHEN o.recovery_policy = 'auto' THEN 'crashed' ELSE 'unknown_outcome' END,
     dead_at = statement_timestamp(),
     available_at = {far},
     lease_until = NULL,

@@ -2,5 +2,5 @@ UPDATE {outbox}
 SET status = 'pending',
     lease_until = NULL,
     attempts = CASE WHEN %(refund_attempt)s::boolean THEN greatest(0, attempts - 1) ELSE attempts END
-WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence}
 RETURNING id

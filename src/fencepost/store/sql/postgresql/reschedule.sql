@@ -5,5 +5,5 @@ SET status = 'pending',
     available_at = statement_timestamp()
         + (%(delays)s::float8[])[pg_catalog.array_position(%(ids)s::bigint[], id)] * interval '1 second',
     last_error = (%(errors)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
-WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint AND status = 'processing'
+WHERE id = ANY (%(ids)s::bigint[]) AND {message_fence}
 RETURNING id

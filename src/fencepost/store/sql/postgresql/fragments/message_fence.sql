@@ -1,0 +1,1 @@
+lease_version = %(token)s::bigint AND status = 'processing'
