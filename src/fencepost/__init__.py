@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencepost.client.context import JobContext
 from fencepost.client.inbox import AsyncInbox, Inbox
+from fencepost.client.jobs import AsyncJobs, Jobs
 from fencepost.client.outbox import AsyncOutbox, Outbox
-from fencepost.config import DispatcherSettings
+from fencepost.config import DispatcherSettings, WorkerSettings
 from fencepost.core.draft import JsonText, NewMessage
 from fencepost.core.inbox import Acceptance
+from fencepost.core.job import Job
 from fencepost.core.outcome import Verdict
 from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
 from fencepost.core.routing import Routing, Rule
@@ -21,22 +25,27 @@ from fencepost.errors import (
     FencepostError,
     Gone,
     InvalidMessage,
+    LeaseLost,
     MessageConflict,
     Permanent,
     Retryable,
     SchemaError,
     SequenceGap,
+    SoftLimitReached,
     UnsupportedConnection,
 )
 from fencepost.publishers.base import Delivery, Publisher
 from fencepost.runtime.routes import Route
 
 if TYPE_CHECKING:
-    from fencepost.runtime.dispatcher import Dispatcher, UnexpectedFailure
+    from fencepost.runtime.dispatcher import Dispatcher
+    from fencepost.runtime.lifecycle import UnexpectedFailure
+    from fencepost.runtime.worker import Worker
 
 __all__ = [
     "Acceptance",
     "AsyncInbox",
+    "AsyncJobs",
     "AsyncOutbox",
     "AutocommitRefused",
     "Claimed",
@@ -53,7 +62,11 @@ __all__ = [
     "Gone",
     "Inbox",
     "InvalidMessage",
+    "Job",
+    "JobContext",
+    "Jobs",
     "JsonText",
+    "LeaseLost",
     "Message",
     "MessageConflict",
     "NewMessage",
@@ -66,17 +79,21 @@ __all__ = [
     "Rule",
     "SchemaError",
     "SequenceGap",
+    "SoftLimitReached",
     "Stats",
     "UnexpectedFailure",
     "UnsupportedConnection",
     "Verdict",
+    "Worker",
+    "WorkerSettings",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the dispatcher when it is asked for: it needs psycopg with libpq, which a producer may not have."""
-    if name in ("Dispatcher", "UnexpectedFailure"):
-        from fencepost.runtime import dispatcher
+_RUNTIME = {"Dispatcher": "dispatcher", "UnexpectedFailure": "lifecycle", "Worker": "worker"}
 
-        return getattr(dispatcher, name)
+
+def __getattr__(name: str) -> Any:
+    """Import what runs when it is asked for: it needs psycopg with libpq, which a producer may not have."""
+    if name in _RUNTIME:
+        return getattr(import_module(f"fencepost.runtime.{_RUNTIME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -136,7 +136,7 @@ async def _serve(dispatcher: Dispatcher, settings: Settings, once: bool, departu
 
 
 async def _one_batch(dispatcher: Dispatcher) -> bool:
-    from fencepost.runtime.dispatcher import UnexpectedFailure
+    from fencepost.runtime.lifecycle import UnexpectedFailure
 
     await dispatcher.dispatch_once()
     if dispatcher.counters.unexpected and dispatcher.settings.on_unexpected == "stop":

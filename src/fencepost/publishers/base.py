@@ -49,6 +49,11 @@ class LostSignal:
     def __bool__(self) -> bool:
         return self._is_set
 
+    def call(self, wake: Callable[[], object]) -> None:
+        """Have ``wake`` called at the loss, in whatever thread notices it; now, where it is lost already."""
+        if not self._registered(wake):
+            wake()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the lease is lost, at most ``timeout`` seconds; return whether it is."""
         woken = threading.Event()

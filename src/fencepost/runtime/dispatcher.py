@@ -27,7 +27,7 @@ from fencepost.config import DispatcherSettings
 from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Unstarted
-from fencepost.errors import ConfigError, FencepostError
+from fencepost.errors import ConfigError
 from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Batch, Claimer
 from fencepost.runtime.counters import Counters
@@ -36,7 +36,7 @@ from fencepost.runtime.flight import Flight
 from fencepost.runtime.heartbeat import Heartbeat
 from fencepost.runtime.held import OVERDUE_SECONDS, Held, Holding
 from fencepost.runtime.hooks import opened
-from fencepost.runtime.lifecycle import EXIT_RESERVE, LeaseHolder, tend
+from fencepost.runtime.lifecycle import EXIT_RESERVE, LeaseHolder, UnexpectedFailure, tend
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.pacing import Pacing
 from fencepost.runtime.queues import Queues
@@ -49,10 +49,6 @@ from fencepost.store import fenced
 from fencepost.store.catalog import Catalog, Names
 
 log = logging.getLogger("fencepost.dispatcher")
-
-
-class UnexpectedFailure(FencepostError):
-    """A publisher raised an unclassified exception, and ``on_unexpected`` is ``"stop"``; see its cause."""
 
 
 class Dispatcher(LeaseHolder[Holding]):
@@ -109,6 +105,7 @@ class Dispatcher(LeaseHolder[Holding]):
         self._run_beside(
             stack,
             self._wakeup,
+            self._catalog.names.channel,
             (self.settings.listen_store or url) if self.settings.notify else None,
             finalize=self._finalizer.run(),
             breakers=self._breakers.run(),

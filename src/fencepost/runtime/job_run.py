@@ -36,8 +36,10 @@ class HeldJob(HeldRow):
     task: Task | None
     soft_at: float | None = None
     """Monotonic instant at which its soft limit is over."""
-    unsaid: str | None = None
-    """Progress as JSON text that no heartbeat has taken along yet."""
+    progress: str | None = None
+    """How far it has come, as JSON text."""
+    said: str | None = None
+    """What of that the last heartbeat took along."""
     result: str | None = None
     runner: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -58,7 +60,7 @@ class HeldJob(HeldRow):
         return self.claimed.lease.total_seconds() / 3
 
     def note(self, progress: str) -> None:
-        self.unsaid = progress
+        self.progress = progress
 
     def soft_limit_is_over(self) -> bool:
         return self.soft_at is not None and time.monotonic() >= self.soft_at

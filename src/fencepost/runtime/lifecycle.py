@@ -32,6 +32,10 @@ EXIT_RESERVE = 0.8
 """Seconds after the grace time for the last writes; the process is gone within a second of it."""
 
 
+class UnexpectedFailure(FencepostError):
+    """User code raised an unclassified exception, and ``on_unexpected`` is ``"stop"``; see its cause."""
+
+
 class LeaseHolder(ABC, Generic[H]):
     """Claims rows, works on them and writes the results, from ``async with`` to the end of its drain.
 
@@ -157,12 +161,13 @@ class LeaseHolder(ABC, Generic[H]):
         self,
         stack: AsyncExitStack,
         wakeup: Wakeup,
+        channel: str,
         listen_url: str | None,
         **work: Coroutine[Any, Any, None],
     ) -> None:
         """Start what runs beside the loops, under its name; and listen for notices where there is an address."""
         if listen_url is not None:
-            work["listen"] = wakeup.listen(listen_url, self._catalog.names.channel, self._limits)
+            work["listen"] = wakeup.listen(listen_url, channel, self._limits)
         self._background = [asyncio.create_task(each, name=name) for name, each in work.items()]
         stack.push_async_callback(end, self._background)
         stack.push_async_callback(wakeup.close)
