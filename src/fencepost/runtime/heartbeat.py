@@ -104,6 +104,8 @@ class Heartbeat(Generic[H]):
         link = Link(self._url, self._catalog, self._limits(), "heartbeat", self._on_reconnect)
         watcher = asyncio.create_task(self._watch())
         try:
+            # Before there is a lease to extend: where others leave this thread few turns, to connect takes long.
+            await link.open()
             while True:
                 started = time.monotonic()
                 tick = self._every() / LOOKS_PER_BEAT

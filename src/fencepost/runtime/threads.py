@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fencepost.core.error_text import describe
+
+QUICK_TURN = 0.001
+"""Seconds after which a thread that computes lets another one run; Python's own is 5 ms."""
+
+
+@contextlib.contextmanager
+def quick_turns() -> Iterator[None]:
+    """Let threads take turns more often, for a program that runs handlers and does nothing else.
+
+    Where eight handlers compute, the heartbeats' thread has a turn every 40 ms with Python's own setting, and one
+    beat takes several of them.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, QUICK_TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class Threads:
