@@ -1,4 +1,4 @@
-"""Start, watch and end `tests.runtime.worker` processes."""
+"""Start, watch and end worker processes: `tests.runtime.worker` for messages, `tests.runtime.job_worker` for jobs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DEFAULTS: dict[str, Any] = {
 class Worker:
     """One worker process."""
 
-    def __init__(self, url: str, owner: str, **options: Any) -> None:
-        settings = json.dumps(DEFAULTS | options | {"owner": owner})
+    def __init__(self, program: str, url: str, owner: str, options: dict[str, Any]) -> None:
+        settings = json.dumps(options | {"owner": owner})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runtime.worker", url, settings],
+            [sys.executable, "-m", program, url, settings],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,7 +69,20 @@ class Worker:
 @contextlib.contextmanager
 def worker(url: str, owner: str, **options: Any) -> Iterator[Worker]:
     """Run one worker process; it is gone at the end of the block."""
-    started = Worker(url, owner, **options)
+    with _running("tests.runtime.worker", url, owner, DEFAULTS | options) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def job_worker(url: str, owner: str, **options: Any) -> Iterator[Worker]:
+    """Run one process that works on jobs; it is gone at the end of the block."""
+    with _running("tests.runtime.job_worker", url, owner, options) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def _running(program: str, url: str, owner: str, options: dict[str, Any]) -> Iterator[Worker]:
+    started = Worker(program, url, owner, options)
     try:
         yield started
     finally:

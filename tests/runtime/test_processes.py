@@ -14,7 +14,7 @@ import pytest
 
 from fencepost import NewMessage
 from tests.runtime.box import Box, wait_until
-from tests.runtime.processes import Worker, worker
+from tests.runtime.processes import DEFAULTS, Worker, worker
 from tests.runtime.worker import PUBLISHED
 
 
@@ -221,7 +221,7 @@ def test_restarts_by_sigterm_never_use_up_attempts(shop: Box) -> None:
 
 def test_worker_class_reports_errors(shop: Box) -> None:
     """The harness itself: a worker that cannot start says why instead of hanging a test."""
-    broken = Worker(shop.url, "w", batch=0)
+    broken = Worker("tests.runtime.worker", shop.url, "w", DEFAULTS | {"batch": 0})
     with pytest.raises(AssertionError, match="batch"):
         broken.ready()
     broken.end()
