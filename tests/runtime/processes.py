@@ -1,4 +1,4 @@
-"""Start, watch and end worker processes: `tests.runtime.worker` for messages, `tests.runtime.job_worker` for jobs."""
+"""Start, watch and end worker processes, of messages or of jobs."""
 
 from __future__ import annotations
 
