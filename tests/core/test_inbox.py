@@ -18,7 +18,8 @@ from fencepost import (
     MessageConflict,
     SequenceGap,
 )
-from fencepost.core.inbox import MAX_NUMBER, InboxEntry, checked_number, entry, judged_sequence
+from fencepost.core.inbox import InboxEntry, entry, judged_sequence
+from fencepost.core.number import MAX_NUMBER, checked_number
 
 HASH = hashlib.sha256(b"body").digest()
 

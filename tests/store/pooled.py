@@ -41,6 +41,14 @@ DIRECT_ONLY: Mapping[str, str] = {
     "test_order_traps.py": SESSIONS,
     "test_operators.py::test_a_retry_wakes_the_dispatchers_and_nothing_else_does": LISTEN,
     "test_purge.py::test_three_purgers_at_once_beside_traffic_one_killed_half_way": SESSIONS,
+    "test_receiver_fence.py::test_of_forty_holders_at_once_none_writes_over_a_newer_one": SESSIONS,
+    "test_receiver_fence.py::test_who_comes_second_waits_and_judges_by_what_then_stands": SESSIONS,
+    "test_receiver_fence.py::test_under_an_older_snapshot_it_is_a_serialization_failure_never_a_write": SESSIONS,
+    "test_receiver_fence.py::test_at_read_committed_a_holder_sees_what_the_one_before_it_wrote": SESSIONS,
+    "test_receiver_fence.py::test_what_is_forgotten_meanwhile_is_seen_anew": SESSIONS,
+    "test_receiver_fence.py::test_a_purge_passes_by_what_a_holder_is_at": SESSIONS,
+    "test_receiver_fence.py::test_tokens_of_two_resources_cross_and_the_deadlock_is_told": SESSIONS,
+    "test_receiver_fence.py::test_a_holder_frozen_in_its_transaction_is_thrown_out_by_its_own_time_out": SESSIONS,
     "test_queues.py::test_a_resume_wakes_the_workers": LISTEN,
 }
 """Why a test, or all of a file, does not run through the pooler: by ``file`` or ``file::test``."""

@@ -11,10 +11,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from fencepost.client.forgetting import Place
 from fencepost.config import DispatcherSettings
 from fencepost.core import inbox as core
 from fencepost.core.inbox import Acceptance
+from fencepost.core.number import checked_number
 from fencepost.core.operation import Operation, arun, run
+from fencepost.core.text import checked_name
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError
 from fencepost.store import inbox as store
@@ -48,9 +51,10 @@ class _InboxOperations:
     table: str = "outbox"
     horizon: timedelta = field(default_factory=lambda: DispatcherSettings().redelivery_horizon())
     allow_autocommit: bool = False
+    _place: Place = field(default_factory=Place, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        core.checked_consumer(self.consumer)
+        checked_name("consumer", self.consumer)
         if self.horizon <= timedelta(0):
             raise ConfigError(f"horizon must be above 0, not {self.horizon}")
 
@@ -63,7 +67,7 @@ class _InboxOperations:
         return store.accept(self.catalog, core.entry(self.consumer, message_id, fence, body))
 
     def _accept_in_sequence(self, key: str, sequence: int, allow_gap: bool) -> Operation[Acceptance]:
-        number = core.checked_number("sequence", sequence, least=1)
+        number = checked_number("sequence", sequence, least=1)
         checked = core.checked_key(key)
         return store.accept_in_sequence(self.catalog, self.consumer, checked, number, allow_gap=allow_gap)
 
@@ -76,7 +80,9 @@ class _InboxOperations:
                 "effect would be made twice: keep entries at least that long, or give this inbox the horizon of "
                 "its sender's settings (DispatcherSettings.redelivery_horizon)"
             )
-        return store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit)
+        return self._place.step(
+            lambda after: store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit, after=after)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from fencepost.core.inbox import Acceptance, InboxEntry, judged_sequence
 from fencepost.core.operation import Operation
 from fencepost.errors import SchemaError
 from fencepost.store.catalog import Catalog
-from fencepost.store.limits import MAX_BATCH, seconds
+from fencepost.store.forget import Forgotten, forget
 
 TRIES = 5
 """For what comes and goes between two statements of one operation."""
@@ -60,14 +60,12 @@ def accept_in_sequence(
     raise _nothing_inserted(catalog, "inbox_key")
 
 
-def purge(catalog: Catalog, consumer: str, *, older_than: timedelta, limit: int) -> Operation[int]:
-    """Forget at most ``limit`` messages that were taken in longer ago than ``older_than``; return how many."""
-    rows = yield catalog.statement(
-        "inbox_purge",
-        {"consumer": consumer, "older_than": seconds(older_than), "limit": min(limit, MAX_BATCH)},
-    )
-    gone: int = rows[0][0]
-    return gone
+def purge(
+    catalog: Catalog, consumer: str, *, older_than: timedelta, limit: int, after: int = 0
+) -> Operation[Forgotten]:
+    """Forget at most ``limit`` messages that were taken in longer ago than ``older_than``; see `forget`."""
+    whose = {"consumer": consumer}
+    return forget(catalog, "inbox_purge", whose, older_than=older_than, limit=limit, after=after)
 
 
 def _nothing_inserted(catalog: Catalog, table: str) -> SchemaError:
