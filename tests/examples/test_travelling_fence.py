@@ -1,4 +1,4 @@
-"""The example of a travelling fence with its real processes: what it tells, and what then stands in the database."""
+"""The example of a travelling fence with its real processes: what it tells, and what then is in the database."""
 
 from __future__ import annotations
 

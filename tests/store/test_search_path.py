@@ -200,7 +200,9 @@ def inbox_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> 
         assert run(inbox.accept(catalog, message), execute)
         assert run(inbox.accept(catalog, message), execute) is Acceptance.REPEAT
         for number in (1, 2):
-            assert run(inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False), execute)
+            assert run(
+                inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False, first=1), execute
+            )
     conn.execute("UPDATE outbox_inbox SET accepted_at = 'yesterday'")
     assert run(inbox.purge(catalog, "billing", older_than=timedelta(hours=1), limit=10), execute).count == 1
 

@@ -14,6 +14,9 @@ from fencepost.errors import InvalidMessage, MessageConflict, SequenceGap
 MAX_MESSAGE_ID_BYTES = 512
 MAX_KEY_BYTES = 2048
 
+Body = bytes | bytearray | memoryview
+"""A message as it was received."""
+
 
 class Acceptance(Enum):
     """What became of a message; true where its effect is to be made now."""
@@ -58,21 +61,26 @@ class InboxEntry:
         return Acceptance.REPEAT
 
 
-def entry(consumer: str, message_id: UUID | str, fence: int | None, body: bytes | None) -> InboxEntry:
+def entry(consumer: str, message_id: UUID | str, fence: int | None, body: Body | None) -> InboxEntry:
     """Check what a consumer got.
 
     Raises:
         InvalidMessage: what is wrong, with the argument and the limit named.
     """
     text = str(message_id) if isinstance(message_id, UUID) else message_id
-    if body is not None and not isinstance(body, bytes | bytearray | memoryview):
+    if body is not None and not isinstance(body, Body):
         raise InvalidMessage(f"body must be bytes, as they were received, not {type(body).__name__}")
     return InboxEntry(
         consumer,
         checked_text("message_id", text, MAX_MESSAGE_ID_BYTES),
         None if fence is None else checked_number("fence", fence, least=0),
-        None if body is None else hashlib.sha256(body).digest(),
+        None if body is None else hashlib.sha256(_contiguous(body)).digest(),
     )
+
+
+def _contiguous(body: Body) -> Body:
+    """Return the bytes in one piece: hashes take no view with a stride."""
+    return body.tobytes() if isinstance(body, memoryview) and not body.c_contiguous else body
 
 
 def checked_key(value: object) -> str:

@@ -37,9 +37,12 @@ def accept(catalog: Catalog, entry: InboxEntry) -> Operation[Acceptance]:
 
 
 def accept_in_sequence(
-    catalog: Catalog, consumer: str, key: str, sequence: int, *, allow_gap: bool
+    catalog: Catalog, consumer: str, key: str, sequence: int, *, allow_gap: bool, first: int | None
 ) -> Operation[Acceptance]:
     """Move a key on to the number of its next message, or find that it is past that.
+
+    Args:
+        first: the number that a key begins with; None for whichever comes first.
 
     Raises:
         SequenceGap: messages in between have not come.
@@ -49,13 +52,12 @@ def accept_in_sequence(
     numbered = params | {"sequence": sequence}
     for _ in range(TRIES):
         rows = yield catalog.statement("inbox_key_hold", params)
-        if rows:
-            found = judged_sequence(consumer, key, sequence, rows[0][0], allow_gap=allow_gap)
-            if found:
-                yield catalog.statement("inbox_key_move", numbered)
+        before_first = None if first is None else first - 1
+        found = judged_sequence(consumer, key, sequence, rows[0][0] if rows else before_first, allow_gap=allow_gap)
+        if not found:
             return found
-        if (yield catalog.statement("inbox_key_first", numbered)):
-            return Acceptance.ACCEPTED
+        if (yield catalog.statement("inbox_key_move" if rows else "inbox_key_first", numbered)):
+            return found
         # Another transaction brought the first message of the key between the two statements.
     raise _nothing_inserted(catalog, "inbox_key")
 
