@@ -203,6 +203,7 @@ def inbox_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> 
             assert run(
                 inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False, first=1), execute
             )
+    assert [each.keys for each in run(inbox.consumers(catalog, after="", limit=10), execute)] == [1]
     conn.execute("UPDATE outbox_inbox SET accepted_at = 'yesterday'")
     assert run(inbox.purge(catalog, "billing", older_than=timedelta(hours=1), limit=10), execute).count == 1
 

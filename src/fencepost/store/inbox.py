@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from fencepost.core.inbox import Acceptance, InboxEntry, judged_sequence
@@ -12,6 +13,9 @@ from fencepost.store.forget import Forgotten, forget
 
 TRIES = 5
 """For what comes and goes between two statements of one operation."""
+
+COUNTED = 100_000
+"""Entries, and keys, of one consumer that are counted; past that it is only said that there are more."""
 
 
 def accept(catalog: Catalog, entry: InboxEntry) -> Operation[Acceptance]:
@@ -68,6 +72,36 @@ def purge(
     """Forget at most ``limit`` messages that were taken in longer ago than ``older_than``; see `forget`."""
     whose = {"consumer": consumer}
     return forget(catalog, "inbox_purge", whose, older_than=older_than, limit=limit, after=after)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """What one consumer keeps.
+
+    Args:
+        name: the consumer.
+        entries, keys: how many messages and keys; where one is above `COUNTED`, there are more than that.
+        oldest, newest: the ages of its entries; None where it has none.
+    """
+
+    name: str
+    entries: int
+    oldest: timedelta | None
+    newest: timedelta | None
+    keys: int
+
+
+def consumers(catalog: Catalog, *, after: str, limit: int) -> Operation[list[Consumer]]:
+    """List consumers by name, beginning behind ``after`` (the empty text for all)."""
+    rows = yield catalog.statement("inbox_consumers", {"after": after, "limit": limit, "cap": COUNTED + 1})
+    return [
+        Consumer(name, entries, _microseconds(oldest), _microseconds(newest), keys)
+        for name, entries, oldest, newest, keys in rows
+    ]
+
+
+def _microseconds(age: int | None) -> timedelta | None:
+    return None if age is None else timedelta(microseconds=age)
 
 
 def _nothing_inserted(catalog: Catalog, table: str) -> SchemaError:
