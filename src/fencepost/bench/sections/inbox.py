@@ -41,12 +41,12 @@ BODY = b"x" * 200
 NEW, REPEAT = "a new message", "a repeat"
 
 METHOD = (
-    f"Two inboxes of one consumer in one database, {SMALL:,} and {LARGE:,} entries. On one connection each accepts "
-    f"{MESSAGES:,} new messages and {MESSAGES:,} repeats of random entries, all four in turns, after {WARM_UP} rounds "
-    "that are not counted; a token and a body of 200 bytes are given. Timed is the call of accept, in a transaction "
-    "of its own whose BEGIN it sends and whose COMMIT is not timed.",
-    "Statements are what pg_stat_statements counts for the whole database while messages are accepted, less BEGIN, "
-    "COMMIT and its own reset.",
+    f"Two inboxes of one consumer in a database, {SMALL:,} and {LARGE:,} entries. On one connection each accepts "
+    f"{MESSAGES:,} new messages and {MESSAGES:,} repeats of random entries, all four in turns, after {WARM_UP} "
+    "rounds that are not counted; a token and a body of 200 bytes are given. Timed is the call of accept, in a "
+    "transaction of its own whose BEGIN it sends and whose COMMIT is not timed.",
+    "Statements are what pg_stat_statements counts for the whole database while messages are accepted, less "
+    "BEGIN, COMMIT and its own reset.",
 )
 
 _FILL = """
