@@ -51,7 +51,8 @@ def entrance(receiver: str, resource: str, token: int) -> Entrance:
 def message_resource(message_id: UUID | str) -> str:
     """Return what a message's fencing tokens belong to: ``message:`` and its message id.
 
-    Tokens are counted for each message: those of two messages, or of a message and its replay, cannot be compared.
+    Tokens are counted for each message and destination: those of two messages, of a message and its replay, or of
+    one event in two destinations cannot be compared.
 
     Raises:
         InvalidMessage: no message can have this id.
