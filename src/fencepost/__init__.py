@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencepost.client.context import JobContext
+from fencepost.client.fence import AsyncFence, Fence
 from fencepost.client.inbox import AsyncInbox, Inbox
 from fencepost.client.jobs import AsyncJobs, Jobs
 from fencepost.client.outbox import AsyncOutbox, Outbox
 from fencepost.config import DispatcherSettings, WorkerSettings
 from fencepost.core.draft import JsonText, NewMessage
+from fencepost.core.fence import Admission, job_resource, message_resource
 from fencepost.core.inbox import Acceptance
 from fencepost.core.job import Job
 from fencepost.core.outcome import Verdict
@@ -32,6 +34,7 @@ from fencepost.errors import (
     SchemaError,
     SequenceGap,
     SoftLimitReached,
+    StaleToken,
     UnsupportedConnection,
 )
 from fencepost.publishers.base import Delivery, Publisher
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acceptance",
+    "Admission",
+    "AsyncFence",
     "AsyncInbox",
     "AsyncJobs",
     "AsyncOutbox",
@@ -58,6 +63,7 @@ __all__ = [
     "DispatcherSettings",
     "EmbeddedError",
     "Enqueued",
+    "Fence",
     "FencepostError",
     "Gone",
     "Inbox",
@@ -80,12 +86,15 @@ __all__ = [
     "SchemaError",
     "SequenceGap",
     "SoftLimitReached",
+    "StaleToken",
     "Stats",
     "UnexpectedFailure",
     "UnsupportedConnection",
     "Verdict",
     "Worker",
     "WorkerSettings",
+    "job_resource",
+    "message_resource",
 ]
 
 

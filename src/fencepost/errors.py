@@ -56,6 +56,26 @@ class LeaseLost(FencepostError):
     """The lease of a job is lost: somebody else may be running it now. Stop, and leave no effect behind."""
 
 
+class StaleToken(FencepostError):
+    """A receiver refused a write under an older fencing token than the newest it has seen.
+
+    Nothing was changed, and the caller's transaction stays usable: roll it back, and give the work up.
+
+    Args:
+        receiver: the receiver.
+        resource: what the token belongs to.
+        token: the token that was refused.
+        newest: the newest one.
+    """
+
+    def __init__(self, receiver: str, resource: str, *, token: int, newest: int) -> None:
+        super().__init__(
+            f"receiver {receiver!r} has seen token {newest} of {resource!r} and refuses {token}: somebody else "
+            "has taken the work over. Roll back, and write nothing more for it"
+        )
+        self.receiver, self.resource, self.token, self.newest = receiver, resource, token, newest
+
+
 class SchemaError(FencepostError):
     """The tables are missing, older than this version needs, or differ from what the migrations made."""
 

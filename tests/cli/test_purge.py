@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from fencepost import Outbox
-from fencepost.cli import purge as command
+from fencepost.cli import steps
 from tests.cli.program import Program, Result, bury, deliver, enqueue, statuses
 
 Call = Callable[..., Result]
@@ -81,7 +81,7 @@ def test_makes_its_steps_smaller_where_they_take_too_long(call: Call, store: str
 def test_gives_up_where_even_the_smallest_step_fails(
     call: Call, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_TRIES", 2)
+    monkeypatch.setattr(steps, "TRIES", 2)
     deliver(store)
     with psycopg.connect(store, autocommit=True) as connection:
         connection.execute(

@@ -179,7 +179,7 @@ async def test_numbered_messages_keep_a_row_for_each_key(adapter: Adapter, table
             Acceptance.REPEAT,
             Acceptance.ACCEPTED,
         ]
-        assert await consumer.accept_in_sequence("other", 7)
+        assert await consumer.accept_in_sequence("other", 7, first=None)
         with pytest.raises(SequenceGap, match="expected number 4"):
             await consumer.accept_in_sequence("k", 6)
         assert await consumer.accept_in_sequence("k", 6, allow_gap=True)
@@ -187,6 +187,25 @@ async def test_numbered_messages_keep_a_row_for_each_key(adapter: Adapter, table
         await consumer.on.commit()
     rows = table.conn.execute("SELECT consumer, key, last_sequence FROM outbox_inbox_key ORDER BY 2").fetchall()
     assert [tuple(row.values()) for row in rows] == [("billing", "k", 6), ("billing", "other", 7)]
+
+
+async def test_a_message_that_overtakes_the_first_one_of_its_key_does_not_make_it_a_repeat(
+    adapter: Adapter, table: Table
+) -> None:
+    async with consuming(adapter, table) as consumer:
+        with pytest.raises(SequenceGap, match="expected number 1 of key 'k' and got 2"):
+            await consumer.accept_in_sequence("k", 2)
+        assert await consumer.accept_in_sequence("k", 1)
+        assert await consumer.accept_in_sequence("k", 2)
+        assert await consumer.accept_in_sequence("k", 1) is Acceptance.REPEAT
+        assert await consumer.accept_in_sequence("late", 4, first=5) is Acceptance.REPEAT
+        assert await consumer.accept_in_sequence("late", 5, first=5)
+        assert await consumer.accept_in_sequence("late", 6, first=5)
+        with pytest.raises(InvalidMessage, match="first must be a whole number from 1"):
+            await consumer.accept_in_sequence("k", 3, first=0)
+        await consumer.on.commit()
+    rows = table.conn.execute("SELECT key, last_sequence FROM outbox_inbox_key ORDER BY 1").fetchall()
+    assert [tuple(row.values()) for row in rows] == [("k", 2), ("late", 6)]
 
 
 async def test_the_purge_forgets_its_own_old_entries_in_bounded_steps(adapter: Adapter, table: Table) -> None:

@@ -18,7 +18,8 @@ from fencepost import (
     MessageConflict,
     SequenceGap,
 )
-from fencepost.core.inbox import MAX_NUMBER, InboxEntry, checked_number, entry, judged_sequence
+from fencepost.core.inbox import Body, InboxEntry, entry, judged_sequence
+from fencepost.core.number import MAX_NUMBER, checked_number
 
 HASH = hashlib.sha256(b"body").digest()
 
@@ -80,8 +81,16 @@ def test_a_gap_is_reported_unless_it_is_allowed() -> None:
 
 
 def test_an_entry_holds_the_id_as_text_and_the_digest_of_the_body() -> None:
-    made = entry("billing", UUID(int=1), 3, memoryview(b"body"))  # type: ignore[arg-type]  # any buffer will do
+    made = entry("billing", UUID(int=1), 3, memoryview(b"body"))
     assert made == InboxEntry("billing", "00000000-0000-0000-0000-000000000001", 3, HASH)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [bytearray(b"body"), memoryview(b"xbodyx")[1:5], memoryview(b"b.o.d.y.")[::2], memoryview(b"ydob")[::-1]],
+)
+def test_any_view_of_the_same_bytes_has_their_digest(body: Body) -> None:
+    assert entry("billing", "m", None, body).digest == HASH
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ import pytest
 
 from fencepost import Acceptance, NewMessage, Outbox
 from fencepost.client import outbox as client
+from fencepost.core.fence import entrance
 from fencepost.core.inbox import entry
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, inbox, queues, upkeep
+from fencepost.store import breaker, fence, inbox, queues, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.rate import claim_within_rate
@@ -112,6 +113,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     every_queue_key_and_doctor_operation(outbox, hostile, Recording(hostile).execute)
     destination_operations(outbox, hostile, Recording(hostile).execute)
     inbox_operations(hostile, Recording(hostile).execute)
+    fence_operations(hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -198,9 +200,22 @@ def inbox_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> 
         assert run(inbox.accept(catalog, message), execute)
         assert run(inbox.accept(catalog, message), execute) is Acceptance.REPEAT
         for number in (1, 2):
-            assert run(inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False), execute)
+            assert run(
+                inbox.accept_in_sequence(catalog, "billing", "k", number, allow_gap=False, first=1), execute
+            )
+    assert [each.keys for each in run(inbox.consumers(catalog, after="", limit=10), execute)] == [1]
     conn.execute("UPDATE outbox_inbox SET accepted_at = 'yesterday'")
-    assert run(inbox.purge(catalog, "billing", older_than=timedelta(hours=1), limit=10), execute) == 1
+    assert run(inbox.purge(catalog, "billing", older_than=timedelta(hours=1), limit=10), execute).count == 1
+
+
+def fence_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """A newer token, an older one, and what is old enough to be forgotten."""
+    catalog = OUTBOX.catalog
+    for token, is_admitted in ((1, True), (2, True), (1, False)):
+        with conn.transaction():
+            assert bool(run(fence.admit(catalog, entrance("ledger", "r", token)), execute)) is is_admitted
+    conn.execute("UPDATE outbox_fence SET admitted_at = 'yesterday'")
+    assert run(fence.purge(catalog, "ledger", older_than=timedelta(hours=1), limit=10), execute).count == 1
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

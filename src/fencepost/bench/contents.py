@@ -13,6 +13,7 @@ SECTIONS: Mapping[str, str] = {
     "latency": "From commit to publish",
     "cost": "What a message costs the database",
     "enqueue": "What an enqueue adds to a business transaction",
+    "inbox": "What an inbox adds to a consumer's transaction",
     "memory": "Memory of a dispatcher",
     "destinations": "Throughput to a destination beside its client library's own loop",
 }

@@ -32,6 +32,7 @@ COMMANDS = {
     "queue": "fencepost.cli.queue:queue",
     "doctor": "fencepost.cli.doctor:doctor",
     "purge": "fencepost.cli.purge:purge",
+    "inbox": "fencepost.cli.inbox:inbox",
     "partition": "fencepost.cli.partition:partition",
     "config": "fencepost.cli.config:config",
     "bench": "fencepost.cli.bench:bench",

@@ -74,6 +74,7 @@ def connect(url: str, role: str) -> Iterator[psycopg.Connection[Any]]:
     connection = psycopg.connect(url, **{key: value for key, value in defaults.items() if key not in given})
     try:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.prepare_threshold = None  # behind a pooler the session is somebody else's next
         yield connection
     finally:
         connection.close()

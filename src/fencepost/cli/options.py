@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import click
 
 from fencepost.cli.invocation import Invocation
 from fencepost.cli.settings import BY_NAME, Setting, load_settings
+from fencepost.cli.settings.durations import parse_duration
 from fencepost.cli.settings.kinds import YES_NO
 from fencepost.config import Settings
 
@@ -88,5 +90,14 @@ def _want_tracebacks(context: click.Context, _parameter: click.Parameter, value:
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, callback=_want_tracebacks, help="Show tracebacks of errors."
 )
+
+
+def as_duration(_context: click.Context, _parameter: click.Parameter, text: str) -> timedelta:
+    """Read an option that is a duration, such as ``7d``."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

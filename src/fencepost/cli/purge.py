@@ -5,37 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from fencepost.cli import exits
 from fencepost.cli.invocation import Invocation, outbox_of
-from fencepost.cli.options import STORE, json_option, takes_settings
+from fencepost.cli.options import STORE, as_duration, json_option, takes_settings
 from fencepost.cli.output import Output
-from fencepost.cli.settings.durations import parse_duration
+from fencepost.cli.steps import Steps, progress
 from fencepost.config import Settings
-from fencepost.core.error_text import describe
 from fencepost.core.operation import Rows, Statement, run
-from fencepost.drivers import driver_for
 from fencepost.store import upkeep
 from fencepost.store.catalog import Catalog
-
-if TYPE_CHECKING:
-    import psycopg
-
-_TRIES = 12
-"""Failures in a row after which it gives up: a step of 1,000 has then become one of 1, and that fails as well."""
-
-
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -44,7 +27,7 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
     "--older-than",
     required=True,
     metavar="DURATION",
-    callback=_duration,
+    callback=as_duration,
     help="Time since they were done, such as 7d.",
 )
 @click.option(
@@ -59,9 +42,12 @@ def purge(invocation: Invocation, settings: Settings, older_than: timedelta, ste
 
     Dead messages stay: only an operator's decision (`fencepost dead`) ends them.
     """
-    walk = _Walk(outbox_of(settings).catalog, older_than, step, invocation.out)
-    with invocation.connected(settings, "purge") as connection, _progress(invocation.out, as_json) as advance:
-        for deleted in walk.steps(connection):
+    walk = _Walk(outbox_of(settings).catalog, older_than, invocation.out)
+    with (
+        invocation.connected(settings, "purge") as connection,
+        progress(invocation.out, "deleting done messages", is_silent=as_json) as advance,
+    ):
+        for deleted in walk.steps(Steps(connection, invocation.out, step)):
             advance(deleted)
     if as_json:
         invocation.out.json({"deleted": walk.deleted})
@@ -72,38 +58,30 @@ def purge(invocation: Invocation, settings: Settings, older_than: timedelta, ste
 
 @dataclass(slots=True)
 class _Walk:
-    """One purge from the oldest message on, which goes on whatever stands in its way for a while."""
+    """One purge from the oldest message on."""
 
     catalog: Catalog
     older_than: timedelta
-    limit: int
     out: Output
     deleted: int = 0
     _after: int | None = 0
     _has_told: bool = False
-    _failures: int = 0
 
-    def steps(self, connection: psycopg.Connection[Any]) -> Iterator[int]:
-        """Delete step by step, each in its transaction; yield how many each deleted."""
-        execute = driver_for(connection).execute
+    def steps(self, steps: Steps) -> Iterator[int]:
+        """Delete step by step; yield how many each deleted."""
         while self._after is not None:
-            try:
-                purged = self._step(execute)
-                connection.commit()
-            except Exception as error:  # noqa: BLE001 - raised again unless a smaller step may help
-                self._make_smaller(error)
-                connection.rollback()
+            purged = steps.make(self._step)
+            if purged is None:
                 continue
-            self._failures = 0
             self._after = purged.after
             self.deleted += purged.deleted
             yield purged.deleted
             if purged.gave_way:
                 time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 - jitter, not a secret
 
-    def _step(self, execute: Callable[[Statement], Rows]) -> upkeep.Purged:
+    def _step(self, execute: Callable[[Statement], Rows], limit: int) -> upkeep.Purged:
         assert self._after is not None  # noqa: S101 - for the type checker
-        operation = upkeep.purge(self.catalog, older_than=self.older_than, limit=self.limit, after=self._after)
+        operation = upkeep.purge(self.catalog, older_than=self.older_than, limit=limit, after=self._after)
         purged = run(operation, execute)
         if purged.gave_way and not self._has_told:
             self._tell(run(upkeep.purge_holder(self.catalog), execute))
@@ -116,34 +94,3 @@ class _Walk:
                 f"another purge is at work (server process {holder.pid}, {holder.application or 'unnamed'}, "
                 f"in a transaction for {holder.seconds} s): waiting for its turns to end"
             )
-
-    def _make_smaller(self, error: Exception) -> None:
-        """Halve the step where it took too long for the database's limits; give up where that does not help."""
-        # Here and not above: without libpq psycopg cannot be imported, and `--help` has to work.
-        from fencepost.drivers.faults import Fault, fault_of
-
-        self._failures += 1
-        if fault_of(error) is not Fault.TRANSIENT or self._failures > _TRIES:
-            raise error
-        self.limit = max(1, self.limit // 2)
-        self.out.note(f"{describe(error)}: going on in steps of {self.limit}")
-
-
-@contextmanager
-def _progress(out: Output, as_json: bool) -> Iterator[Callable[[int], None]]:
-    """Yield what counts on: a bar on a terminal, nothing elsewhere. How many there are is not known before."""
-    console = out.console(stderr=True)
-    if as_json or not console.is_terminal:
-        yield lambda count: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("deleting done messages"),
-        BarColumn(),
-        TextColumn("{task.completed}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("purge", total=None)
-        yield lambda count: progress.advance(task, count)

@@ -11,10 +11,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from fencepost.client.forgetting import Place
 from fencepost.config import DispatcherSettings
 from fencepost.core import inbox as core
-from fencepost.core.inbox import Acceptance
+from fencepost.core.inbox import Acceptance, Body
+from fencepost.core.number import checked_number
 from fencepost.core.operation import Operation, arun, run
+from fencepost.core.text import checked_name
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError
 from fencepost.store import inbox as store
@@ -48,9 +51,10 @@ class _InboxOperations:
     table: str = "outbox"
     horizon: timedelta = field(default_factory=lambda: DispatcherSettings().redelivery_horizon())
     allow_autocommit: bool = False
+    _place: Place = field(default_factory=Place, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        core.checked_consumer(self.consumer)
+        checked_name("consumer", self.consumer)
         if self.horizon <= timedelta(0):
             raise ConfigError(f"horizon must be above 0, not {self.horizon}")
 
@@ -59,13 +63,18 @@ class _InboxOperations:
         """The SQL of the tables."""
         return Catalog(Names(self.schema_name, self.table))
 
-    def _accept(self, message_id: UUID | str, fence: int | None, body: bytes | None) -> Operation[Acceptance]:
+    def _accept(self, message_id: UUID | str, fence: int | None, body: Body | None) -> Operation[Acceptance]:
         return store.accept(self.catalog, core.entry(self.consumer, message_id, fence, body))
 
-    def _accept_in_sequence(self, key: str, sequence: int, allow_gap: bool) -> Operation[Acceptance]:
-        number = core.checked_number("sequence", sequence, least=1)
+    def _accept_in_sequence(
+        self, key: str, sequence: int, allow_gap: bool, first: int | None
+    ) -> Operation[Acceptance]:
+        number = checked_number("sequence", sequence, least=1)
+        begin = None if first is None else checked_number("first", first, least=1)
         checked = core.checked_key(key)
-        return store.accept_in_sequence(self.catalog, self.consumer, checked, number, allow_gap=allow_gap)
+        return store.accept_in_sequence(
+            self.catalog, self.consumer, checked, number, allow_gap=allow_gap, first=begin
+        )
 
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
         if limit < 1:
@@ -76,7 +85,9 @@ class _InboxOperations:
                 "effect would be made twice: keep entries at least that long, or give this inbox the horizon of "
                 "its sender's settings (DispatcherSettings.redelivery_horizon)"
             )
-        return store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit)
+        return self._place.step(
+            lambda after: store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit, after=after)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class Inbox(_InboxOperations):
     """The inbox of one consumer on a sync connection."""
 
     def accept(
-        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: bytes | None = None
+        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: Body | None = None
     ) -> Acceptance:
         """Take a message in, in the caller's transaction; true where its effect is to be made now.
 
@@ -107,23 +118,27 @@ class Inbox(_InboxOperations):
         self._refuse_autocommit(conn)
         return self._run(conn, operation)
 
-    def accept_in_sequence(self, conn: Any, key: str, sequence: int, allow_gap: bool = False) -> Acceptance:
+    def accept_in_sequence(
+        self, conn: Any, key: str, sequence: int, allow_gap: bool = False, first: int | None = 1
+    ) -> Acceptance:
         """Take in the next message of a key that is numbered without a gap, in the caller's transaction.
 
-        It keeps one row for each key instead of one for each message. The first number of a key may be any.
+        It keeps one row for each key instead of one for each message.
 
         Args:
             conn: the connection that the effect is written on.
             key: the ordering key, of 1 to 2048 bytes.
             sequence: the message's number, from 1.
             allow_gap: take it although messages before it are missing; they are repeats when they come.
+            first: the number that a key begins with. None lets a key begin with whichever comes first, for a
+                consumer that begins in the middle: where two of them come at once, the earlier one may be lost.
 
         Raises:
             InvalidMessage: refused before any database work; the transaction is untouched.
             AutocommitRefused: the connection is in no transaction.
             SequenceGap: messages before it are missing; nothing was changed, and the transaction stays usable.
         """
-        operation = self._accept_in_sequence(key, sequence, allow_gap)
+        operation = self._accept_in_sequence(key, sequence, allow_gap, first)
         self._refuse_autocommit(conn)
         return self._run(conn, operation)
 
@@ -148,16 +163,18 @@ class AsyncInbox(_InboxOperations):
     """The inbox of one consumer on an async connection; the twin of `Inbox`."""
 
     async def accept(
-        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: bytes | None = None
+        self, conn: Any, message_id: UUID | str, fence: int | None = None, body: Body | None = None
     ) -> Acceptance:
         """Take a message in, in the caller's transaction; see `Inbox.accept`."""
         operation = self._accept(message_id, fence, body)
         await self._refuse_autocommit(conn)
         return await self._run(conn, operation)
 
-    async def accept_in_sequence(self, conn: Any, key: str, sequence: int, allow_gap: bool = False) -> Acceptance:
+    async def accept_in_sequence(
+        self, conn: Any, key: str, sequence: int, allow_gap: bool = False, first: int | None = 1
+    ) -> Acceptance:
         """Take in the next message of a key, in the caller's transaction; see `Inbox.accept_in_sequence`."""
-        operation = self._accept_in_sequence(key, sequence, allow_gap)
+        operation = self._accept_in_sequence(key, sequence, allow_gap, first)
         await self._refuse_autocommit(conn)
         return await self._run(conn, operation)
 

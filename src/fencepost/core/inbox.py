@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
+from fencepost.core.number import checked_number
 from fencepost.core.text import checked_text
-from fencepost.errors import ConfigError, InvalidMessage, MessageConflict, SequenceGap
+from fencepost.errors import InvalidMessage, MessageConflict, SequenceGap
 
-MAX_CONSUMER_BYTES = 100
 MAX_MESSAGE_ID_BYTES = 512
 MAX_KEY_BYTES = 2048
-MAX_NUMBER = 2**63 - 1
-"""Of fencing tokens and sequence numbers: PostgreSQL's bigint."""
+
+Body = bytes | bytearray | memoryview
+"""A message as it was received."""
 
 
 class Acceptance(Enum):
@@ -60,49 +61,31 @@ class InboxEntry:
         return Acceptance.REPEAT
 
 
-def checked_consumer(value: object) -> str:
-    """Return a consumer's name of 1 to 100 bytes.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    try:
-        return checked_text("consumer", value, MAX_CONSUMER_BYTES)
-    except InvalidMessage as error:
-        raise ConfigError(str(error)) from None
-
-
-def entry(consumer: str, message_id: UUID | str, fence: int | None, body: bytes | None) -> InboxEntry:
+def entry(consumer: str, message_id: UUID | str, fence: int | None, body: Body | None) -> InboxEntry:
     """Check what a consumer got.
 
     Raises:
         InvalidMessage: what is wrong, with the argument and the limit named.
     """
     text = str(message_id) if isinstance(message_id, UUID) else message_id
-    if body is not None and not isinstance(body, bytes | bytearray | memoryview):
+    if body is not None and not isinstance(body, Body):
         raise InvalidMessage(f"body must be bytes, as they were received, not {type(body).__name__}")
     return InboxEntry(
         consumer,
         checked_text("message_id", text, MAX_MESSAGE_ID_BYTES),
         None if fence is None else checked_number("fence", fence, least=0),
-        None if body is None else hashlib.sha256(body).digest(),
+        None if body is None else hashlib.sha256(_contiguous(body)).digest(),
     )
+
+
+def _contiguous(body: Body) -> Body:
+    """Return the bytes in one piece: hashes take no view with a stride."""
+    return body.tobytes() if isinstance(body, memoryview) and not body.c_contiguous else body
 
 
 def checked_key(value: object) -> str:
     """Return a key of 1 to 2048 bytes; see `checked_text`."""
     return checked_text("key", value, MAX_KEY_BYTES)
-
-
-def checked_number(name: str, value: object, *, least: int) -> int:
-    """Return a whole number that fits a bigint.
-
-    Raises:
-        InvalidMessage: it is none, or out of range.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_NUMBER:
-        raise InvalidMessage(f"{name} must be a whole number from {least} to {MAX_NUMBER}, not {value!r}")
-    return int(value)
 
 
 def judged_sequence(consumer: str, key: str, sequence: int, last: int | None, *, allow_gap: bool) -> Acceptance:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fencepost.errors import InvalidMessage
+from fencepost.errors import ConfigError, InvalidMessage
+
+MAX_NAME_BYTES = 100
 
 
 def checked_text(name: str, value: object, limit: int) -> str:
@@ -19,6 +21,18 @@ def checked_text(name: str, value: object, limit: int) -> str:
     if size > limit:
         raise InvalidMessage(f"{name} has {size} bytes, more than the limit of {limit}")
     return plain(value)
+
+
+def checked_name(what: str, value: object) -> str:
+    """Return the name of a consumer or a receiver, 1 to 100 bytes.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return checked_text(what, value, MAX_NAME_BYTES)
+    except InvalidMessage as error:
+        raise ConfigError(str(error)) from None
 
 
 def plain(value: str) -> str:

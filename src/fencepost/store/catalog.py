@@ -29,7 +29,7 @@ _NAMED_AFTER_THE_TABLE = (
     *("inbox_pkey", "inbox_limits", "inbox_age", "inbox_key_pkey", "inbox_number"),
     *("job_pkey", "job_limits", "job_state", "job_ready", "job_lane", "job_suspect", "job_leased"),
     *("job_unique", "job_done", "job_failed"),
-    *("cron_pkey", "attempt_pkey", "attempt_shape", "attempt_row", "fence_pkey", "fence_limits"),
+    *("cron_pkey", "attempt_pkey", "attempt_shape", "attempt_row", "fence_pkey", "fence_limits", "fence_age"),
 )
 # No text constant of ours holds two dashes.
 _COMMENT = re.compile(r"--.*")

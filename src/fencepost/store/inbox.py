@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from fencepost.core.inbox import Acceptance, InboxEntry, judged_sequence
 from fencepost.core.operation import Operation
 from fencepost.errors import SchemaError
 from fencepost.store.catalog import Catalog
-from fencepost.store.limits import MAX_BATCH, seconds
+from fencepost.store.forget import Forgotten, forget
 
 TRIES = 5
 """For what comes and goes between two statements of one operation."""
+
+COUNTED = 100_000
+"""Entries, and keys, of one consumer that are counted; past that it is only said that there are more."""
 
 
 def accept(catalog: Catalog, entry: InboxEntry) -> Operation[Acceptance]:
@@ -37,9 +41,12 @@ def accept(catalog: Catalog, entry: InboxEntry) -> Operation[Acceptance]:
 
 
 def accept_in_sequence(
-    catalog: Catalog, consumer: str, key: str, sequence: int, *, allow_gap: bool
+    catalog: Catalog, consumer: str, key: str, sequence: int, *, allow_gap: bool, first: int | None
 ) -> Operation[Acceptance]:
     """Move a key on to the number of its next message, or find that it is past that.
+
+    Args:
+        first: the number that a key begins with; None for whichever comes first.
 
     Raises:
         SequenceGap: messages in between have not come.
@@ -49,25 +56,52 @@ def accept_in_sequence(
     numbered = params | {"sequence": sequence}
     for _ in range(TRIES):
         rows = yield catalog.statement("inbox_key_hold", params)
-        if rows:
-            found = judged_sequence(consumer, key, sequence, rows[0][0], allow_gap=allow_gap)
-            if found:
-                yield catalog.statement("inbox_key_move", numbered)
+        before_first = None if first is None else first - 1
+        found = judged_sequence(consumer, key, sequence, rows[0][0] if rows else before_first, allow_gap=allow_gap)
+        if not found:
             return found
-        if (yield catalog.statement("inbox_key_first", numbered)):
-            return Acceptance.ACCEPTED
+        if (yield catalog.statement("inbox_key_move" if rows else "inbox_key_first", numbered)):
+            return found
         # Another transaction brought the first message of the key between the two statements.
     raise _nothing_inserted(catalog, "inbox_key")
 
 
-def purge(catalog: Catalog, consumer: str, *, older_than: timedelta, limit: int) -> Operation[int]:
-    """Forget at most ``limit`` messages that were taken in longer ago than ``older_than``; return how many."""
-    rows = yield catalog.statement(
-        "inbox_purge",
-        {"consumer": consumer, "older_than": seconds(older_than), "limit": min(limit, MAX_BATCH)},
-    )
-    gone: int = rows[0][0]
-    return gone
+def purge(
+    catalog: Catalog, consumer: str, *, older_than: timedelta, limit: int, after: int = 0
+) -> Operation[Forgotten]:
+    """Forget at most ``limit`` messages that were taken in longer ago than ``older_than``; see `forget`."""
+    whose = {"consumer": consumer}
+    return forget(catalog, "inbox_purge", whose, older_than=older_than, limit=limit, after=after)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """What one consumer keeps.
+
+    Args:
+        name: the consumer.
+        entries, keys: how many messages and keys; where one is above `COUNTED`, there are more than that.
+        oldest, newest: the ages of its entries; None where it has none.
+    """
+
+    name: str
+    entries: int
+    oldest: timedelta | None
+    newest: timedelta | None
+    keys: int
+
+
+def consumers(catalog: Catalog, *, after: str, limit: int) -> Operation[list[Consumer]]:
+    """List consumers by name, beginning behind ``after`` (the empty text for all)."""
+    rows = yield catalog.statement("inbox_consumers", {"after": after, "limit": limit, "cap": COUNTED + 1})
+    return [
+        Consumer(name, entries, _microseconds(oldest), _microseconds(newest), keys)
+        for name, entries, oldest, newest, keys in rows
+    ]
+
+
+def _microseconds(age: int | None) -> timedelta | None:
+    return None if age is None else timedelta(microseconds=age)
 
 
 def _nothing_inserted(catalog: Catalog, table: str) -> SchemaError:

@@ -11,6 +11,9 @@ CREATE TABLE {fence} (
         AND octet_length(resource) BETWEEN 1 AND 2048
         AND token >= 0
     )
-) WITH (fillfactor = 50);
+);
+
+-- For the purge, which goes from the oldest on.
+CREATE INDEX {fence_age} ON {fence} (receiver, admitted_at);
 
 COMMENT ON TABLE {fence} IS 'fencepost: the newest fencing token that receivers have seen of each resource';

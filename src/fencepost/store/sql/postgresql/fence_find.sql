@@ -1,0 +1,3 @@
+SELECT token
+FROM {fence}
+WHERE receiver = %(receiver)s::text AND resource = %(resource)s::text
