@@ -18,7 +18,10 @@ class EmbeddedError(FencepostError):
 
 
 class InvalidMessage(FencepostError, ValueError):
-    """A message was refused at enqueue, before any database work: the caller's transaction is untouched."""
+    """A message was refused, at enqueue or as it was received, before any database work.
+
+    The caller's transaction is untouched.
+    """
 
 
 class AutocommitRefused(FencepostError):
@@ -50,6 +53,10 @@ class SequenceGap(FencepostError):
             "it with allow_gap=True"
         )
         self.consumer, self.key, self.expected, self.received = consumer, key, expected, received
+
+
+class EffectLost(FencepostError):
+    """A consumer's transaction was rolled back although nothing was raised; the message is not acknowledged."""
 
 
 class SchemaError(FencepostError):
