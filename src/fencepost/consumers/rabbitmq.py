@@ -57,4 +57,4 @@ def incoming(message: Any, *, requeue: bool = True) -> Incoming:
 
 def _is_plain(message: Any) -> bool:
     """Tell whether it is aiormq's, which aio-pika wraps."""
-    return hasattr(message, "delivery") and hasattr(message.header, "properties") and not hasattr(message, "ack")
+    return not hasattr(message, "ack")
