@@ -56,7 +56,7 @@ class Broker:
             raise ConnectionError("the broker is gone")
 
 
-def message(message_id: str = "m", body: bytes = b"{}", **headers: str) -> Received:
+def message(message_id: str = "m", body: bytes = b"{}", /, **headers: str) -> Received:
     named = {f"Fencepost-{name.replace('_', '-')}": value for name, value in headers.items()}
     return received_from({"Fencepost-Message-Id": message_id, **named}, body)
 

@@ -191,11 +191,11 @@ async def test_an_older_token_is_acknowledged_quietly(kind: Kind, effects: Effec
 
 async def test_another_body_under_the_same_id_is_raised(kind: Kind, effects: Effects) -> None:
     consumer = kind.consumer(effects.url)
-    await handled(consumer, make, message(body=b"one"))
+    await handled(consumer, make, message("m", b"one"))
     with pytest.raises(MessageConflict):
-        await handled(consumer, make, message(body=b"two"))
+        await handled(consumer, make, message("m", b"two"))
     unchecked = kind.consumer(effects.url, check_body=False)
-    assert await handled(unchecked, make, message(body=b"two")) is Acceptance.REPEAT
+    assert await handled(unchecked, make, message("m", b"two")) is Acceptance.REPEAT
 
 
 async def test_numbers_of_a_key_are_taken_in_order(kind: Kind, effects: Effects, broker: Broker) -> None:
