@@ -11,6 +11,7 @@ import pytest
 from fencepost.consumers import Incoming, Received, received_from
 from fencepost.embedded import PostgresServer
 from tests.consumers.kinds import KINDS, Kind
+from tests.publishers.rabbitmq_server import RabbitServer
 from tests.store.databases import Migrated, migrated_database
 
 
@@ -66,6 +67,13 @@ def migrated(postgres18: PostgresServer) -> Iterator[Migrated]:
     with migrated_database(postgres18) as found:
         found.janitor.execute("CREATE TABLE effect (message_id text NOT NULL)")
         yield found
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """A RabbitMQ broker for all tests of the session: it takes seconds to start."""
+    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server
 
 
 @pytest.fixture

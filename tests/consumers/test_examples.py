@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,20 +17,12 @@ import pytest
 from fencepost import Dispatcher, Outbox, Route
 from fencepost.publishers.registry import publisher_for
 from tests.consumers.places import EVENT, PLACES, Place, Site
-from tests.publishers.rabbitmq_server import RabbitServer
 from tests.servers import LOOK_SECONDS
 from tests.store.databases import Migrated
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 40.0
 COUNT = 3
-
-
-@pytest.fixture(scope="module")
-def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """A RabbitMQ broker for all tests of the module: it takes seconds to start."""
-    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from fencepost.consumers.received import Received, received_from
 from fencepost.errors import InvalidMessage
 from fencepost.publishers.aws.entry import ENCODING, HEADERS, decode_body
 
+ENCODINGS = ("", "base64", "empty")
+
 
 def received(message: Mapping[str, Any]) -> Received:
     """Read a message of ReceiveMessage, sent by ``sqs://``, or by ``sns://`` with raw delivery or without.
@@ -32,9 +34,12 @@ def received(message: Mapping[str, Any]) -> Received:
             f"there is no attribute {HEADERS}: receive with MessageAttributeNames=['All'], "
             "or fencepost did not send this message"
         )
+    encoding = attributes.get(ENCODING, "")
+    if encoding not in ENCODINGS:
+        raise InvalidMessage(f"{ENCODING} must be one of {', '.join(ENCODINGS[1:])}, not {encoding[:60]!r}")
     try:
         headers = json.loads(attributes[HEADERS], object_pairs_hook=list)
-        payload = decode_body(body, attributes.get(ENCODING, ""))
+        payload = decode_body(body, encoding)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"{HEADERS}, {ENCODING} or the body cannot be read: {error}") from None
     if not isinstance(headers, list) or not all(isinstance(pair, tuple) for pair in headers):
