@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -121,6 +123,18 @@ async def test_a_savepoint_of_the_handler_is_its_own_matter(kind: Kind, effects:
 
     assert await handled(kind.consumer(effects.url), try_twice, broker.incoming(is_async=kind.is_async))
     assert (effects.made(), broker.told) == (["m"], [("ack", 1)])
+
+
+async def test_a_connection_that_is_cut_leaves_nothing(kind: Kind, effects: Effects, broker: Broker) -> None:
+    async def cut(received: Received, on: Producer) -> None:
+        await make(received, on)
+        await on.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    consumer = kind.consumer(effects.url)
+    with pytest.raises(Exception, match=r"(?i)terminat|clos"):
+        await handled(consumer, cut, broker.incoming(is_async=kind.is_async))
+    assert (effects.made(), effects.accepted(), broker.told) == ([], 0, [("nack", 0)])
+    assert await handled(consumer, make, broker.incoming(is_async=kind.is_async))
 
 
 RAISE = "DO $$BEGIN RAISE EXCEPTION 'bad luck' USING ERRCODE = '{}'; END$$"
@@ -321,6 +335,14 @@ def test_an_async_clients_message_is_refused_by_the_sync_consumer(effects: Effec
     # One that cannot be told before it is called is not lost without a word either.
     with pytest.raises(ConfigError, match="use AsyncConsumer"):
         consumer.handler(lambda *_: None)(Incoming(message(), partial(_later, ack)))
+
+
+def test_consumers_need_no_brokers_library() -> None:
+    modules = "faststream, http, kafka, mqtt, nats, rabbitmq, redis, sqs"
+    libraries = "('aio_pika', 'aiormq', 'boto3', 'confluent_kafka', 'faststream', 'nats', 'paho', 'redis')"
+    code = f"import sys; from fencepost.consumers import {modules}\nprint([n for n in {libraries} if n in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout == "[]\n"
 
 
 def _later(ack: Callable[[], Awaitable[None]]) -> Awaitable[None]:
