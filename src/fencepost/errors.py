@@ -18,7 +18,10 @@ class EmbeddedError(FencepostError):
 
 
 class InvalidMessage(FencepostError, ValueError):
-    """A message was refused at enqueue, before any database work: the caller's transaction is untouched."""
+    """A message was refused, at enqueue or as it was received, before any database work.
+
+    The caller's transaction is untouched.
+    """
 
 
 class AutocommitRefused(FencepostError):
@@ -74,6 +77,10 @@ class StaleToken(FencepostError):
             "has taken the work over. Roll back, and write nothing more for it"
         )
         self.receiver, self.resource, self.token, self.newest = receiver, resource, token, newest
+
+
+class EffectLost(FencepostError):
+    """A consumer's transaction was rolled back although nothing was raised; the message is not acknowledged."""
 
 
 class SchemaError(FencepostError):

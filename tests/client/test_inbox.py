@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -45,6 +45,14 @@ class Consumer:
 
     async def accept_in_sequence(self, key: str, sequence: int, **options: Any) -> Acceptance:
         found: Acceptance = await self._call("accept_in_sequence", key, sequence, **options)
+        return found
+
+    async def has_accepted(self, message_id: UUID | str) -> bool:
+        found: bool = await self._call("has_accepted", message_id)
+        return found
+
+    async def last_in_sequence(self, key: str) -> int | None:
+        found: int | None = await self._call("last_in_sequence", key)
         return found
 
     async def purge(self, older_than: timedelta, **options: Any) -> int:
@@ -122,6 +130,23 @@ async def test_ids_are_compared_byte_for_byte(adapter: Adapter, table: Table) ->
         assert not any([await consumer.accept(each) for each in ids])
         await consumer.on.commit()
     assert {found for _, found in accepted(table)} == set(ids)
+
+
+async def test_a_transaction_sees_what_it_took_in(adapter: Adapter, table: Table) -> None:
+    async with consuming(adapter, table) as consumer:
+        assert await consumer.accept("m")
+        assert await consumer.accept_in_sequence("k", 3)
+        assert await consumer.has_accepted("m")
+        assert not await consumer.has_accepted("M")
+        assert await consumer.last_in_sequence("k") == 3
+        assert await consumer.last_in_sequence("K") is None
+        await consumer.on.rollback()
+        assert not await consumer.has_accepted("m")
+        assert await consumer.last_in_sequence("k") is None
+        with pytest.raises(InvalidMessage, match="message_id"):
+            await consumer.has_accepted("")
+        with pytest.raises(InvalidMessage, match="key"):
+            await consumer.last_in_sequence("")
 
 
 async def test_an_older_token_is_told_apart(adapter: Adapter, table: Table) -> None:

@@ -50,6 +50,7 @@ def message(**fields: Any) -> Message:
         "content_type": "application/json",
         "headers": {"traceparent": TRACEPARENT, "tracestate": TRACESTATE, "tenant": "acme"},
         "created_at": datetime(2026, 3, 4, 5, 6, 7, 8900, tzinfo=UTC),
+        "key_sequence": 5,
     }
     return Message(**{**values, **fields})
 
@@ -71,6 +72,7 @@ def expected(data: Any) -> CloudEvent:
             "sequence": "0000000000000000042",
             "traceparent": TRACEPARENT,
             "tracestate": TRACESTATE,
+            "fencepostkeysequence": "5",
             "fencepostattempt": "3",
             "fenceposttoken": "17",
             "fencepostreplayof": "6f9619ff-8b86-d011-b42d-00cf4fc964ff",
@@ -250,9 +252,11 @@ def test_what_no_attribute_can_hold_is_named(character: str) -> None:
 
 
 def test_what_is_empty_or_missing_is_left_out() -> None:
-    bare = message(aggregate_id="", ordering_key=None, headers={"traceparent": "nonsense", "tracestate": "a=b"})
+    trace = {"traceparent": "nonsense", "tracestate": "a=b"}
+    bare = message(aggregate_id="", ordering_key=None, key_sequence=None, headers=trace)
     document = json.loads(envelope("cloudevents-structured").wrap(bare, sample_delivery()).payload)
-    assert not {"subject", "partitionkey", "fencepostreplayof", "traceparent", "tracestate"} & set(document)
+    optional = {"subject", "partitionkey", "fencepostkeysequence", "fencepostreplayof", *trace}
+    assert not optional & set(document)
 
 
 def test_sequences_sort_as_text() -> None:

@@ -35,6 +35,12 @@ def test_our_own_headers_are_all_there() -> None:
     }
 
 
+def test_the_number_within_the_key_travels_where_there_is_one() -> None:
+    assert sent({}, ordering_key="k", key_sequence=7)["Fencepost-Key-Sequence"] == "7"
+    assert "Fencepost-Key-Sequence" not in sent({}, ordering_key="k")
+    assert sent({"fencepost-key-sequence": "1"}, key_sequence=7)["Fencepost-Key-Sequence"] == "7"
+
+
 @pytest.mark.parametrize(
     ("ordering_key", "aggregate_id", "expected"),
     [("k", "a", "k"), (None, "a", "a"), ("", "a", ""), (None, None, None)],

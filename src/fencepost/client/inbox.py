@@ -76,6 +76,13 @@ class _InboxOperations:
             self.catalog, self.consumer, checked, number, allow_gap=allow_gap, first=begin
         )
 
+    def _has_accepted(self, message_id: UUID | str) -> Operation[bool]:
+        entry = core.entry(self.consumer, message_id, None, None)
+        return store.has_accepted(self.catalog, self.consumer, entry.message_id)
+
+    def _last_in_sequence(self, key: str) -> Operation[int | None]:
+        return store.last_in_sequence(self.catalog, self.consumer, core.checked_key(key))
+
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
         if limit < 1:
             raise ConfigError("purge needs a limit above 0")
@@ -142,6 +149,24 @@ class Inbox(_InboxOperations):
         self._refuse_autocommit(conn)
         return self._run(conn, operation)
 
+    def has_accepted(self, conn: Any, message_id: UUID | str) -> bool:
+        """Tell whether this message is taken in, as far as this transaction sees; it waits for nobody.
+
+        Raises:
+            InvalidMessage: as `accept`.
+        """
+        return self._run(conn, self._has_accepted(message_id))
+
+    def last_in_sequence(self, conn: Any, key: str) -> int | None:
+        """Return the last number of a key that was taken in, None where there was none.
+
+        The key is held until the transaction ends, so that nobody else can move it on meanwhile.
+
+        Raises:
+            InvalidMessage: as `accept_in_sequence`.
+        """
+        return self._run(conn, self._last_in_sequence(key))
+
     def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Forget messages that were taken in longer ago than ``older_than``, one bounded step; return how many.
 
@@ -177,6 +202,14 @@ class AsyncInbox(_InboxOperations):
         operation = self._accept_in_sequence(key, sequence, allow_gap, first)
         await self._refuse_autocommit(conn)
         return await self._run(conn, operation)
+
+    async def has_accepted(self, conn: Any, message_id: UUID | str) -> bool:
+        """Tell whether this message is taken in; see `Inbox.has_accepted`."""
+        return await self._run(conn, self._has_accepted(message_id))
+
+    async def last_in_sequence(self, conn: Any, key: str) -> int | None:
+        """Return the last number of a key and hold the key; see `Inbox.last_in_sequence`."""
+        return await self._run(conn, self._last_in_sequence(key))
 
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Forget old messages, one bounded step; see `Inbox.purge`."""

@@ -21,6 +21,12 @@ class Driver(Protocol):
     def commits_alone(self) -> bool:
         """Tell whether a statement sent now would be committed at once, by the driver's own word."""
 
+    def commit(self) -> None:
+        """Commit; where a block around us alone may do that, leave it to the end of that block."""
+
+    def rollback(self) -> None:
+        """Roll back; where a block around us alone may do that, leave it to the end of that block."""
+
 
 class AsyncDriver(Protocol):
     """The async twin of `Driver`."""
@@ -30,6 +36,12 @@ class AsyncDriver(Protocol):
 
     async def commits_alone(self) -> bool:
         """Tell whether a statement sent now would be committed at once, by the driver's own word."""
+
+    async def commit(self) -> None:
+        """Commit; see `Driver.commit`."""
+
+    async def rollback(self) -> None:
+        """Roll back; see `Driver.rollback`."""
 
 
 def driver_for(connection: Any) -> Driver:

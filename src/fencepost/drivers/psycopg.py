@@ -66,6 +66,18 @@ class PsycopgDriver:
         self._settle()
         return commits_alone(self._connection)
 
+    def commit(self) -> None:
+        try:
+            self._connection.commit()
+        except psycopg.ProgrammingError as error:
+            _left_to_a_block(error)
+
+    def rollback(self) -> None:
+        try:
+            self._connection.rollback()
+        except psycopg.ProgrammingError as error:
+            _left_to_a_block(error)
+
     def _settle(self) -> None:
         if in_pipeline(self._connection):
             with self._connection.pipeline():
@@ -89,10 +101,28 @@ class AsyncPsycopgDriver:
         await self._settle()
         return commits_alone(self._connection)
 
+    async def commit(self) -> None:
+        try:
+            await self._connection.commit()
+        except psycopg.ProgrammingError as error:
+            _left_to_a_block(error)
+
+    async def rollback(self) -> None:
+        try:
+            await self._connection.rollback()
+        except psycopg.ProgrammingError as error:
+            _left_to_a_block(error)
+
     async def _settle(self) -> None:
         if in_pipeline(self._connection):
             async with self._connection.pipeline():
                 pass  # leaving a nested block waits for the results of everything that was sent
+
+
+def _left_to_a_block(error: psycopg.ProgrammingError) -> None:
+    """Go on where psycopg says that the end of a ``transaction()`` block will do it; there is no way to ask."""
+    if error.sqlstate is not None or "forbidden within a Transaction" not in str(error):
+        raise error
 
 
 def refuse_encoding(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

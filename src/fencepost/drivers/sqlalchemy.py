@@ -32,6 +32,7 @@ class SqlalchemyDriver:
     """Sends statements over a `Connection`, or the connection that a `Session` works on."""
 
     def __init__(self, target: Connection | Session | scoped_session[Any]) -> None:
+        self._target = target
         self._connection = target if isinstance(target, Connection) else target.connection()
         _check(self._connection, _SYNC_DRIVERS)
         _refuse_encoding(self._connection)
@@ -42,6 +43,12 @@ class SqlalchemyDriver:
 
     def commits_alone(self) -> bool:
         return _commits_alone(self._connection)
+
+    def commit(self) -> None:
+        self._target.commit()  # of a Session: with what it has not flushed yet
+
+    def rollback(self) -> None:
+        self._target.rollback()
 
 
 class AsyncSqlalchemyDriver:
@@ -58,6 +65,12 @@ class AsyncSqlalchemyDriver:
     async def commits_alone(self) -> bool:
         connection = await self._connect()
         return await connection.run_sync(_commits_alone)
+
+    async def commit(self) -> None:
+        await self._target.commit()
+
+    async def rollback(self) -> None:
+        await self._target.rollback()
 
     async def _connect(self) -> AsyncConnection:
         target = self._target

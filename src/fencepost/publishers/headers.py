@@ -5,6 +5,7 @@
 ``Fencepost-Event-Type``      the event type
 ``Fencepost-Key``             the ordering key, else the aggregate id; absent if there is neither
 ``Fencepost-Sequence``        the outbox row id: the order of enqueue
+``Fencepost-Key-Sequence``    1, 2, 3 … within the ordering key; absent where the queue does not count
 ``Fencepost-Attempt``         1 for the first attempt
 ``Fencepost-Token``           the fencing token: refuse an attempt with a smaller one than you saw
 ``Fencepost-Replay-Of``       the message id that an operator replayed; absent otherwise
@@ -38,6 +39,7 @@ MESSAGE_ID = "Fencepost-Message-Id"
 EVENT_TYPE = "Fencepost-Event-Type"
 KEY = "Fencepost-Key"
 SEQUENCE = "Fencepost-Sequence"
+KEY_SEQUENCE = "Fencepost-Key-Sequence"
 ATTEMPT = "Fencepost-Attempt"
 TOKEN = "Fencepost-Token"  # noqa: S105 - a fencing token is a number, not a secret
 REPLAY_OF = "Fencepost-Replay-Of"
@@ -137,6 +139,8 @@ def _own(message: Message, delivery: Delivery) -> dict[str, str]:
     if key is not None:
         headers[KEY] = encode_value(key)
     headers[SEQUENCE] = str(message.id)
+    if message.key_sequence is not None:
+        headers[KEY_SEQUENCE] = str(message.key_sequence)
     headers[ATTEMPT] = str(delivery.attempt)
     headers[TOKEN] = str(delivery.token)
     replay_of = delivery.replay_of if delivery.replay_of is not None else message.replay_of

@@ -66,6 +66,17 @@ def accept_in_sequence(
     raise _nothing_inserted(catalog, "inbox_key")
 
 
+def has_accepted(catalog: Catalog, consumer: str, message_id: str) -> Operation[bool]:
+    """Tell whether a message stands as taken in, for all that this transaction sees."""
+    return bool((yield catalog.statement("inbox_find", {"consumer": consumer, "message_id": message_id})))
+
+
+def last_in_sequence(catalog: Catalog, consumer: str, key: str) -> Operation[int | None]:
+    """Return the last number of a key and hold the key; None where there was none."""
+    rows = yield catalog.statement("inbox_key_hold", {"consumer": consumer, "key": key})
+    return rows[0][0] if rows else None
+
+
 def purge(
     catalog: Catalog, consumer: str, *, older_than: timedelta, limit: int, after: int = 0
 ) -> Operation[Forgotten]:

@@ -23,6 +23,7 @@ def sample_message(
     ordering_key: str | None = None,
     content_type: str = "application/json",
     headers: Mapping[str, str] | None = None,
+    key_sequence: int | None = None,
 ) -> Message:
     """Return a message as the dispatcher would hand it over; its message id is new unless given."""
     return Message(
@@ -37,6 +38,7 @@ def sample_message(
         content_type=content_type,
         headers=headers or {},
         created_at=datetime.now(UTC),
+        key_sequence=key_sequence,
     )
 
 
