@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 from fencepost.consumers.cloudevent import Event, read_document
-from fencepost.core.inbox import MAX_MESSAGE_ID_BYTES, checked_number
+from fencepost.core.inbox import MAX_MESSAGE_ID_BYTES
+from fencepost.core.number import checked_number
 from fencepost.core.text import checked_text, utf8
 from fencepost.errors import InvalidMessage
 from fencepost.publishers import headers as names
