@@ -7,7 +7,8 @@ statement is safe where every type fits exactly. Here hostile ones stand for eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -18,10 +19,12 @@ from fencepost import Acceptance, NewMessage, Outbox
 from fencepost.client import outbox as client
 from fencepost.core.fence import entrance
 from fencepost.core.inbox import entry
+from fencepost.core.job import job_draft
 from fencepost.core.operation import Rows, Statement, run
+from fencepost.core.ticks import Due
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, fence, inbox, queues, upkeep
+from fencepost.store import breaker, fence, inbox, queues, schedules, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.rate import claim_within_rate
@@ -114,6 +117,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     destination_operations(outbox, hostile, Recording(hostile).execute)
     inbox_operations(hostile, Recording(hostile).execute)
     fence_operations(hostile, Recording(hostile).execute)
+    schedule_operations(hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -216,6 +220,33 @@ def fence_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> 
             assert bool(run(fence.admit(catalog, entrance("ledger", "r", token)), execute)) is is_admitted
     conn.execute("UPDATE outbox_fence SET admitted_at = 'yesterday'")
     assert run(fence.purge(catalog, "ledger", older_than=timedelta(hours=1), limit=10), execute).count == 1
+
+
+def schedule_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """A schedule begins, a tick of it is enqueued, its definition changes, and a worker of it is alive."""
+    catalog, definition = OUTBOX.catalog, schedules.Definition("report", "* * * * *", "UTC")
+    tick = datetime(2026, 11, 30, tzinfo=UTC)
+    job = job_draft("report", {}, uuid4(), queue="q", lane=None, recovery="auto", max_attempts=1, options={})
+    run(schedules.register(catalog, "nightly", definition), execute)
+    conn.execute("UPDATE outbox_cron SET last_tick = 'yesterday', seen_at = 'yesterday'")
+    run(schedules.sign(catalog, ["nightly"]), execute)
+    step = schedules.step(
+        catalog,
+        "nightly",
+        replace(definition, task="other"),
+        adopts=True,
+        due=lambda _last_tick, now: Due((tick,), now),
+        draft=lambda _tick: job,
+        notify=True,
+    )
+    with conn.transaction():
+        found = run(step, execute)
+    assert found is not None
+    assert found.enqueued == 1
+    (stored,) = run(schedules.look(catalog, ["nightly"]), execute)
+    assert stored.definition.task == "other"
+    assert stored.last_tick > tick
+    assert not stored.seems_unseen
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

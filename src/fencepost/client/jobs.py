@@ -7,18 +7,21 @@ None of the methods commits or rolls back. The twins differ in nothing but ``awa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
+from fencepost.client.schedules import Schedule, ScheduleOptions, checked_catch_up
 from fencepost.client.tasks import Registry, TaskDecorators
-from fencepost.core.job import EnqueuedJob, JobOptions, ReclaimedJob, job_draft
+from fencepost.core.job import EnqueuedJob, JobDraft, JobOptions, ReclaimedJob, job_draft
 from fencepost.core.operation import Operation, arun, run
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
 from fencepost.store import jobs as store
+from fencepost.store import schedules
 from fencepost.store.catalog import Catalog, Names
+from fencepost.store.schedules import Definition, StoredSchedule
 
 T = TypeVar("T")
 
@@ -49,7 +52,48 @@ class _JobOperations(TaskDecorators):
         """The SQL of the tables."""
         return Catalog(Names(self.schema_name, self.table))
 
+    def schedule(
+        self,
+        name: str,
+        expression: str,
+        task: str,
+        args: Any = None,
+        *,
+        timezone: str = "UTC",
+        catch_up: str = "last",
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Have a job enqueued at each tick of a cron expression: once, by one of the workers.
+
+        It is declared beside the tasks, and touches no database: every worker of these jobs looks after it. A
+        handler finds the tick in ``job.scheduled_for``.
+
+        Args:
+            name: of the schedule; what it has come to is kept under it.
+            expression: such as ``15 3 * * *``; six fields have seconds first.
+            task, args: of the job, as in `enqueue`.
+            timezone: whose clock it is read by; ``docs/schedules.md`` says what happens where that changes.
+            catch_up: of ticks that were missed, as no worker ran: ``"last"`` enqueues the latest one, ``"all"``
+                all of them, ``"none"`` none.
+
+        Raises:
+            ConfigError: there is no such task, the expression or the time zone is unknown, or the name is taken.
+            InvalidMessage: the arguments or options of the job are refused.
+        """
+        self.registry.task(task)
+        definition = Definition(task, expression, timezone)
+        schedule = Schedule(name, definition, args, checked_catch_up(name, catch_up), options)
+        self.job_at(schedule, datetime.now(UTC))  # refused here rather than at its first tick
+        self.registry.add_schedule(schedule)
+
+    def job_at(self, schedule: Schedule, tick: datetime) -> JobDraft:
+        """Return what is enqueued at a tick."""
+        return self._draft(schedule.definition.task, schedule.args, schedule.options_at(tick))
+
     def _enqueue(self, task: str, args: Any, options: JobOptions) -> Operation[EnqueuedJob]:
+        return store.enqueue(self.catalog, self._draft(task, args, options), notify=self.notify)
+
+    def _draft(self, task: str, args: Any, options: JobOptions) -> JobDraft:
         unknown = sorted(set(options) - set(JobOptions.__annotations__))
         if unknown:
             raise InvalidMessage(
@@ -58,7 +102,7 @@ class _JobOperations(TaskDecorators):
         declared = self.registry.task(task)
         if self.trace:
             options = {**options, "headers": with_current_context(options.get("headers"))}
-        draft = job_draft(
+        return job_draft(
             task,
             declared.arguments.encoded({} if args is None and declared.args is None else args),
             options.get("job_id") or uuid4(),
@@ -68,7 +112,6 @@ class _JobOperations(TaskDecorators):
             max_attempts=_or(options.get("max_attempts"), declared.max_attempts),
             options=options,
         )
-        return store.enqueue(self.catalog, draft, notify=self.notify)
 
     def _reclaim(self, limit: int) -> Operation[list[ReclaimedJob]]:
         if limit < 1:
@@ -119,6 +162,10 @@ class Jobs(_JobOperations):
         """Delete jobs that were done longer ago than ``older_than``, one bounded step; return how many."""
         return self._run(conn, self._purge(older_than, limit))
 
+    def schedules(self, conn: Any) -> list[StoredSchedule]:
+        """Return how far every schedule has come that a worker ever looked after, by name."""
+        return self._run(conn, schedules.look(self.catalog, None))
+
     def _run(self, conn: Any, operation: Operation[T]) -> T:
         return run(operation, driver_for(conn).execute)
 
@@ -141,6 +188,10 @@ class AsyncJobs(_JobOperations):
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Delete old jobs, one bounded step; see `Jobs.purge`."""
         return await self._run(conn, self._purge(older_than, limit))
+
+    async def schedules(self, conn: Any) -> list[StoredSchedule]:
+        """Return how far every schedule has come; see `Jobs.schedules`."""
+        return await self._run(conn, schedules.look(self.catalog, None))
 
     async def _run(self, conn: Any, operation: Operation[T]) -> T:
         return await arun(operation, async_driver_for(conn).execute)

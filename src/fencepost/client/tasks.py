@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from fencepost.client.arguments import Arguments, arguments_of
+from fencepost.client.schedules import Schedule
 from fencepost.core.backoff import Backoff
 from fencepost.core.callables import Handler, as_handler
 from fencepost.core.draft import checked_queue, checked_recovery
@@ -148,10 +149,11 @@ class Task:
 
 
 class Registry:
-    """Tasks by name."""
+    """Tasks by name, and schedules by theirs."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
+        self._schedules: dict[str, Schedule] = {}
 
     def add(self, name: str, handler: object | None, options: TaskOptions) -> Task:
         """Add a task.
@@ -203,6 +205,20 @@ class Registry:
     @property
     def tasks(self) -> Mapping[str, Task]:
         return self._tasks
+
+    def add_schedule(self, schedule: Schedule) -> None:
+        """Add a schedule.
+
+        Raises:
+            ConfigError: there is one of this name.
+        """
+        if schedule.name in self._schedules:
+            raise ConfigError(f"there is a schedule {schedule.name!r} already: give each one a name of its own")
+        self._schedules[schedule.name] = schedule
+
+    @property
+    def schedules(self) -> Mapping[str, Schedule]:
+        return self._schedules
 
 
 class TaskDecorators:

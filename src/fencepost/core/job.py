@@ -32,6 +32,9 @@ MAX_RESULT_BYTES = 1024 * 1024
 MAX_PROGRESS_BYTES = 4096
 MAX_ATTEMPTS = 1_000_000
 
+SCHEDULED_FOR = "scheduled-for"
+"""The header that holds the instant of the tick that a job was enqueued for, ISO 8601 in UTC."""
+
 
 class JobOptions(TypedDict, total=False):
     """The optional arguments of ``Jobs.enqueue``.
@@ -185,6 +188,15 @@ class Job:
     due_at: datetime
     unique_key: str | None = None
     key: str | None = None
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The tick of its schedule; None where it is of none."""
+        try:
+            tick = datetime.fromisoformat(self.headers.get(SCHEDULED_FOR, ""))
+        except ValueError:
+            return None  # a header of somebody else's
+        return tick if tick.tzinfo is not None else None
 
 
 class ClaimedJob(NamedTuple):

@@ -45,6 +45,7 @@ from fencepost.runtime.job_run import HeldJob, run_job
 from fencepost.runtime.job_upkeep import purge_jobs_forever, reclaim_forever
 from fencepost.runtime.lifecycle import LeaseHolder, UnexpectedFailure, tend
 from fencepost.runtime.link import Limits, Link
+from fencepost.runtime.schedules import Scheduler
 from fencepost.runtime.threads import Threads
 from fencepost.runtime.wakeup import Wakeup
 from fencepost.store import job_fenced
@@ -151,6 +152,9 @@ class Worker(LeaseHolder[HeldJob]):
 
     async def _upkeep(self, link: Link) -> None:
         work = [reclaim_forever(link, self._catalog, self.settings, self.counters, self._wakeup)]
+        schedules = Scheduler(link, self._jobs, self.settings.poll_interval, self.counters, self._wakeup)
+        if self._jobs.registry.schedules:
+            work.append(schedules.run())
         if self.settings.retention is not None:
             work.append(purge_jobs_forever(link, self._catalog, self.settings.retention))
         await tend(work, self._give_up_on_overdue, OVERDUE_SECONDS / 4)

@@ -113,6 +113,9 @@ CREATE TABLE {cron} (
     expression text        NOT NULL,
     timezone   text        NOT NULL,
     last_tick  timestamptz NOT NULL,
+    -- When a worker that declares it just so was last alive: behind that, a worker that declares it otherwise may
+    -- put its own in this place.
+    seen_at    timestamptz NOT NULL,
 
     CONSTRAINT {cron_pkey} PRIMARY KEY (name)
 );
