@@ -129,6 +129,8 @@ class Claimed(NamedTuple):
     owner: str = ""
     routed: bool = False
     """It was made for the destination whose queue it is in."""
+    ledger: bool = False
+    """Its queue keeps a ledger of attempts: the end of this one belongs there."""
 
     @property
     def id(self) -> int:
