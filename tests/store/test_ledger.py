@@ -15,6 +15,7 @@ from fencepost.core.states import Event, Outcome
 from fencepost.drivers import driver_for
 from fencepost.store import ledger
 from fencepost.store.finalize import Decided, finalize, needs_transaction
+from fencepost.store.upkeep import Purged
 from tests.store.rows import (
     FINALIZES,
     OUTBOX,
@@ -275,12 +276,12 @@ def test_a_purge_goes_in_bounded_steps_from_the_oldest_on_and_ends(db: Connectio
     claim(db)
     db.execute("UPDATE outbox_attempt SET started_at = started_at - interval '31 days' WHERE row_id % 5 <> 0")
     old = value(db, "SELECT count(*) FROM outbox_attempt WHERE started_at < now() - interval '30 days'")
-    execute, after, steps = driver_for(db).execute, 0, []
-    while after is not None:
-        step = run(ledger.purge(OUTBOX.catalog, older_than=30 * DAY, limit=3, after=after), execute)
+    execute, steps = driver_for(db).execute, list[int]()
+    step = Purged(0, 0)
+    while step.after is not None:
+        step = run(ledger.purge(OUTBOX.catalog, older_than=30 * DAY, limit=3, after=step.after), execute)
         steps.append(step.deleted)
         assert step.deleted <= 3
-        after = step.after  # type: ignore[assignment]  # None ends the loop
     assert sum(steps) == old == 8
     assert rows(db) == 2
 

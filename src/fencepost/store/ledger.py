@@ -1,8 +1,8 @@
 """The ledger of attempts, as operations: for messages and for jobs, in queues that keep one.
 
 An attempt is written down by its claim, in the claim's transaction, and its end by whoever made it, in that of the
-result. Nobody else writes to it. An attempt that has no end and whose row is no longer held under its token is lost,
-which is told where attempts are read.
+result. Nobody else writes to it. An attempt that has no end, and whose row is no longer held under its token, is
+lost: reading says so.
 """
 
 from __future__ import annotations
