@@ -17,7 +17,7 @@ from fencepost import Message, Permanent, Retryable
 from fencepost.core.ledger import Attempt, AttemptResult, Cause
 from fencepost.runtime import retention
 from tests.runtime.box import Box, running, until, wait_until
-from tests.runtime.journal import SHORT, Journal, hangs
+from tests.runtime.journal import SHORT, Journal, Step, hangs
 from tests.runtime.processes import Worker, worker
 from tests.runtime.worker import PUBLISHED
 
@@ -190,7 +190,11 @@ def waiting(box: Box, victim: Worker) -> bool:
 
 async def test_every_end_of_a_publish_is_told(shop: Box) -> None:
     delivered, failed, timed_out, refused = (shop.enqueue(1, event_type=name)[0] for name in "abcd")
-    script = {failed: [Retryable("busy")], timed_out: [hangs], refused: [Permanent("never")]}
+    script: dict[int, list[Step]] = {
+        failed: [Retryable("busy")],
+        timed_out: [hangs],
+        refused: [Permanent("never")],
+    }
     async with running(shop.dispatcher(Journal(script), publish_timeout=SHORT)):
         await until(lambda: not {"pending", "processing"} & set(shop.statuses()), "all closed")
     assert told(shop, delivered) == [(DELIVERED, False, None)]

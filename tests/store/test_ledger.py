@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,6 +29,7 @@ from tests.store.rows import (
     row,
     value,
 )
+from tests.store.test_plans import explained, nodes
 
 DELIVERED, LOST, UNKNOWN = AttemptResult.DELIVERED, AttemptResult.LOST, AttemptResult.UNKNOWN
 DAY = timedelta(days=1)
@@ -295,3 +297,40 @@ def test_a_purge_passes_by_what_somebody_is_at(db: Connection, db2: Connection) 
         step = run(ledger.purge(OUTBOX.catalog, older_than=30 * DAY, limit=10), driver_for(db).execute)
         assert step.deleted == 3
     assert told(db, held[0].id) == [(DELIVERED, False, None)]
+
+
+# --- at depth --------------------------------------------------------------------------------------------
+
+DEPTH = 30_000
+IDS = list(range(DEPTH // 2, DEPTH // 2 + 200))
+STATEMENTS: dict[str, dict[str, Any]] = {
+    "ledger_close": {
+        "ids": IDS,
+        "tokens": ["1"] * len(IDS),
+        "results": ["delivered"] * len(IDS),
+        "errors": [None] * len(IDS),
+        "lost": [False] * len(IDS),
+    },
+    "ledger_list": {"ids": IDS[:3], "limit": 100},
+    "ledger_purge": {"older_than": 60.0, "after": 0, "limit": 200},
+}
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_what_is_asked_of_it_does_not_grow_with_it(db: Connection, mode: str) -> None:
+    db.execute(
+        "INSERT INTO outbox_attempt (kind, row_id, token, queue, attempt, worker, started_at)"
+        " SELECT 'message', n, '1', 'default', 1, 'w', now() - interval '1 hour'"
+        f" FROM generate_series(1, {DEPTH}) n"
+    )
+    for analyzed in (False, True):
+        if analyzed:
+            db.execute("ANALYZE outbox_attempt")
+        for name, params in STATEMENTS.items():
+            sql = OUTBOX.catalog.statement(name).sql
+            plan = explained(db, sql, {"kind": "message", **params}, mode)
+            shown = f"{name}, analyzed {analyzed}: {plan}"
+            scans = [node for node in nodes(plan) if node.get("Relation Name") == "outbox_attempt"]
+            assert scans, shown
+            assert not [node for node in scans if node["Node Type"] == "Seq Scan"], shown
+            assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 6_000, shown
