@@ -243,24 +243,10 @@ def test_for_people(call: Call, store: str) -> None:
         *("changed_at", "changed_by", "breaker"),
     ]
     mail, sms = (line.split() for line in listed[1:])
-    assert mail[:14] == [
-        "mail",
-        "no",
-        "7",
-        "3",
-        "1m30s",
-        "1m",
-        "5",
-        "250ms",
-        "1h",
-        "yes",
-        "yes",
-        "2.5",
-        "0",
-        "20s",
-    ]
-    assert mail[14:] == ["ann\\x1b[31m", "closed"]
-    assert sms[:13] == ["sms", "yes", "1", "-", "-", "-", "-", "-", "-", "no", "-", "-", "-"]
+    settings = ["7", "3", "1m30s", "1m", "5", "250ms", "1h", "yes", "yes", "2.5", "0", "20s"]
+    assert mail[:14] == ["mail", "no", *settings]
+    assert mail[15:] == ["ann\\x1b[31m", "closed"]
+    assert sms[:14] == ["sms", "yes", "1", *["-"] * 6, "no", "no", "-", "-", "-"]
     assert "publish_timeout   1m\n" in call("queue", "show", "mail", store=store).out
 
 

@@ -179,7 +179,8 @@ def with_causes(attempts: Sequence[Attempt], retries: Iterable[datetime]) -> lis
 def _with_cause(attempt: Attempt, earlier: Sequence[Attempt], retries: Sequence[datetime]) -> Attempt:
     if not earlier:
         return attempt
-    arrived = [each for each in earlier if each.may_have_arrived]
+    # (One that has no end although another one began: whatever its row says, nobody is at it any more.)
+    arrived = [each for each in earlier if each.may_have_arrived or each.result is None]
     failed = [each for each in earlier if each.result is AttemptResult.FAILED]
     # What counts is the last one that may have arrived: one that was given back since explains no duplicate.
     before = (arrived or failed or earlier)[-1]
@@ -202,6 +203,5 @@ _CAUSES = {
 def _cause_after(before: Attempt) -> Cause:
     if before.lease_lost:
         return Cause.LEASE_LOST
-    # No end, and another one began: whatever the row says, nobody is at it any more.
     result = AttemptResult.LOST if before.result is None else before.result
     return _CAUSES.get(result, Cause.BY_HAND)
