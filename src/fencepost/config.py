@@ -52,6 +52,7 @@ class DispatcherSettings:
         notify: listen for NOTIFY; polling goes on behind it.
         listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
         retention: delete messages this long after they were done, beside everything else; None to keep them.
+        ledger_retention: delete attempts this long after they began, where queues keep a ledger; None: never.
         grace: how long a shutdown waits for publishes in flight.
         on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
 
@@ -77,6 +78,7 @@ class DispatcherSettings:
     notify: bool = True
     listen_store: str | None = field(default=None, repr=False)
     retention: timedelta | None = None
+    ledger_retention: timedelta | None = timedelta(days=30)
     grace: timedelta = timedelta(seconds=20)
     on_unexpected: OnUnexpected = "retry"
 
@@ -139,6 +141,11 @@ class DispatcherSettings:
                 "must lie between 0 (never) and 1000000",
             ),
             ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
+            (
+                "ledger_retention",
+                self.ledger_retention is None or self.ledger_retention >= zero,
+                "must not be below 0, or be left out",
+            ),
             ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
         ]
         return [

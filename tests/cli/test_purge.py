@@ -28,7 +28,21 @@ def test_deletes_old_done_messages_only(call: Call, store: str) -> None:
     enqueue(store)
     assert call("purge", "--older-than", "7d", store=store) == Result(0, "deleted 3 done messages\n", "")
     assert statuses(store) == {4: "done", 5: "dead", 6: "pending"}
-    assert call("purge", "--older-than", "7d", "--json", store=store).json == {"deleted": 0}
+    assert call("purge", "--older-than", "7d", "--json", store=store).json == {"deleted": 0, "attempts": 0}
+
+
+def test_deletes_old_attempts_of_the_ledger_as_well(call: Call, store: str) -> None:
+    with psycopg.connect(store) as connection:
+        Outbox().set_queue(connection, "default", "ann", ledger=True)
+    deliver(store, 3)
+    with psycopg.connect(store) as connection:
+        connection.execute("UPDATE outbox_attempt SET started_at = now() - interval '31 days' WHERE row_id < 3")
+    keep = call("purge", "--older-than", "7d", "--ledger-retention", "none", "--json", store=store)
+    assert keep.json == {"deleted": 0, "attempts": 0}
+    purged = call("purge", "--older-than", "7d", "--step", "1", store=store)
+    assert purged.out == "deleted 0 done messages, and 2 of the ledger's attempts\n"
+    assert call("attempts", "3", "--json", store=store).json[0]["result"] == "delivered"
+    assert call("attempts", "1", store=store).code == 1
 
 
 def test_commits_each_step(call: Call, store: str) -> None:

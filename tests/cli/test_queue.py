@@ -148,7 +148,7 @@ def test_closing_a_breaker_by_hand(call: Call, store: str) -> None:
 
 EVERYTHING = (
     *("--weight", "7", "--concurrency", "3", "--lease", "90s", "--publish-timeout", "1m", "--max-attempts", "5"),
-    *("--backoff-base", "250ms", "--backoff-cap", "1h", "--sequenced"),
+    *("--backoff-base", "250ms", "--backoff-cap", "1h", "--sequenced", "--ledger"),
     *("--rate", "2.5", "--breaker-failures", "0", "--breaker-cap", "20s"),
 )
 NOTHING = {
@@ -161,6 +161,7 @@ NOTHING = {
     "backoff_base_seconds": None,
     "backoff_cap_seconds": None,
     "sequenced": False,
+    "ledger": False,
     "rate": None,
     "breaker_failures": None,
     "breaker_cap_seconds": None,
@@ -191,6 +192,7 @@ def test_everything_at_once_and_who_did_it(call: Call, store: str) -> None:
         "backoff_base_seconds": 0.25,
         "backoff_cap_seconds": 3_600.0,
         "sequenced": True,
+        "ledger": True,
         "rate": 2.5,
         "breaker_failures": 0,
         "breaker_cap_seconds": 20.0,
@@ -216,6 +218,7 @@ def test_what_is_not_mentioned_stays_and_what_is_unset_goes(call: Call, store: s
         "backoff-base",
         "backoff-cap",
         "sequenced",
+        "ledger",
         "rate",
         "breaker-failures",
         "breaker-cap",
@@ -236,13 +239,14 @@ def test_for_people(call: Call, store: str) -> None:
     listed = call("queue", "list", store=store).out.splitlines()
     assert listed[0].split() == [
         *("queue", "paused", "weight", "concurrency", "lease", "publish_timeout", "max_attempts"),
-        *("backoff_base", "backoff_cap", "sequenced", "rate", "breaker_failures", "breaker_cap"),
+        *("backoff_base", "backoff_cap", "sequenced", "ledger", "rate", "breaker_failures", "breaker_cap"),
         *("changed_at", "changed_by", "breaker"),
     ]
     mail, sms = (line.split() for line in listed[1:])
-    assert mail[:13] == ["mail", "no", "7", "3", "1m30s", "1m", "5", "250ms", "1h", "yes", "2.5", "0", "20s"]
-    assert mail[14:] == ["ann\\x1b[31m", "closed"]
-    assert sms[:13] == ["sms", "yes", "1", "-", "-", "-", "-", "-", "-", "no", "-", "-", "-"]
+    settings = ["7", "3", "1m30s", "1m", "5", "250ms", "1h", "yes", "yes", "2.5", "0", "20s"]
+    assert mail[:14] == ["mail", "no", *settings]
+    assert mail[15:] == ["ann\\x1b[31m", "closed"]
+    assert sms[:14] == ["sms", "yes", "1", *["-"] * 6, "no", "no", "-", "-", "-"]
     assert "publish_timeout   1m\n" in call("queue", "show", "mail", store=store).out
 
 

@@ -84,6 +84,7 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
         notify = false
         listen_store = "postgresql://app@direct/shop"
         retention = "30d"
+        ledger_retention = "90d"
         grace = "1m"
         on_unexpected = "stop"
         breaker_failures = 0

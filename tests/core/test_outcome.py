@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -33,6 +34,8 @@ from fencepost.core.states import TRANSITIONS, Attempts, Event, Outcome, Recover
 SECOND = timedelta(seconds=1)
 POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(SECOND, 60 * SECOND), max_age=timedelta(days=1))
 UNKNOWN = Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, "x", is_unknown=True)
+UNCLEAR = replace(UNKNOWN, is_unknown=False)
+"""An earlier attempt may have arrived, and this one published nothing."""
 YOUNG, OLD = timedelta(0), timedelta(days=1)
 
 
@@ -153,8 +156,8 @@ def test_a_failure_to_verify_is_retried_and_left_to_a_person_at_the_limit_or_pas
     assert decided(failure, recovery=Recovery.VERIFY, attempt=2) == Reschedule(
         Event.RETRY, 2 * SECOND, "x", refund_attempt=False
     )
-    assert decided(failure, recovery=Recovery.VERIFY, attempt=3) == UNKNOWN
-    assert decided(failure, recovery=Recovery.VERIFY, age=OLD) == UNKNOWN
+    assert decided(failure, recovery=Recovery.VERIFY, attempt=3) == UNCLEAR
+    assert decided(failure, recovery=Recovery.VERIFY, age=OLD) == UNCLEAR
 
 
 def test_a_known_failure_of_what_is_to_be_verified_is_as_any_other() -> None:
@@ -164,7 +167,7 @@ def test_a_known_failure_of_what_is_to_be_verified_is_as_any_other() -> None:
 
 def test_what_is_verified_is_done_and_what_nobody_can_tell_is_left_to_a_person() -> None:
     assert decided(Verified(), recovery=Recovery.VERIFY) == Done(verified=True)
-    assert decided(Unclear("x"), recovery=Recovery.VERIFY) == UNKNOWN
+    assert decided(Unclear("x"), recovery=Recovery.VERIFY) == UNCLEAR
 
 
 def test_a_known_failure_under_manual_recovery_is_an_ordinary_retry() -> None:

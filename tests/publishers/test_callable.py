@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +11,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError
 from fencepost.publishers.base import Delivery
-from fencepost.publishers.callable import as_publisher
+from fencepost.publishers.callable import as_publisher, checked_verdict
 from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.testing import RecordingPublisher, sample_delivery, sample_message
 
@@ -196,3 +198,69 @@ def test_names_say_which_publisher_and_no_secret() -> None:
         as_publisher(HttpPublisher("http://u:secret@h/x?query=t")).name
         == "<HttpPublisher http://***@h/x?query=***>"
     )
+
+
+# --- verify ----------------------------------------------------------------------------------------------
+
+
+def test_a_verify_is_found_on_objects_and_functions_and_may_leave_the_delivery_out() -> None:
+    class Sync:
+        def publish(self, message: Message) -> None: ...
+
+        def verify(self, message: Message) -> Verdict:
+            return Verdict.DONE
+
+    class Async:
+        async def publish(self, message: Message, delivery: Delivery) -> None: ...
+
+        async def verify(self, message: Message, delivery: Delivery) -> Verdict:
+            return Verdict.DONE
+
+    def function(message: Message) -> None: ...
+
+    function.verify = Sync().verify  # type: ignore[attr-defined]  # functions take attributes
+    for publisher, is_async in ((Sync(), False), (Async(), True), (function, False)):
+        made = as_publisher(publisher)
+        assert made.is_verify_async is is_async
+        assert made.verify is not None
+        answer = made.verify(sample_message(), sample_delivery())
+        assert (asyncio.run(answer) if inspect.iscoroutine(answer) else answer) is Verdict.DONE
+
+
+def test_without_one_or_with_an_option_of_that_name_it_cannot_verify() -> None:
+    class Client:
+        verify = True  # certificates
+
+        def publish(self, message: Message) -> None: ...
+
+    assert as_publisher(Client()).verify is None
+    assert as_publisher(Client().publish).verify is None
+
+
+def test_a_verify_of_another_shape_is_refused_at_once() -> None:
+    class Three:
+        def publish(self, message: Message) -> None: ...
+
+        def verify(self, message: Message, delivery: Delivery, more: object) -> None: ...
+
+    class Generator:
+        def publish(self, message: Message) -> None: ...
+
+        def verify(self, message: Message) -> Iterator[Verdict]:
+            yield Verdict.DONE
+
+    with pytest.raises(ConfigError, match=r"Three\.verify takes .* it must accept verify\(message, delivery\)"):
+        as_publisher(Three())
+    with pytest.raises(ConfigError, match=r"Generator\.verify is a generator"):
+        as_publisher(Generator())
+
+
+@pytest.mark.parametrize("verdict", [True, None, 1, "finished", "x" * 999, b"done", Verdict])
+def test_what_is_no_verdict_is_refused(verdict: object) -> None:
+    with pytest.raises(TypeError, match=r"verify must return Verdict\.DONE") as caught:
+        checked_verdict(verdict)
+    assert len(str(caught.value)) < 150
+
+
+def test_a_verdict_may_be_written_as_text() -> None:
+    assert [checked_verdict(text) for text in ("done", "not_done", "unknown")] == list(Verdict)

@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from fencepost import Verdict
+from fencepost.core.ledger import AttemptResult, Cause
 from fencepost.errors import Defer, Permanent
 from fencepost.publishers.callable import as_publisher
 from fencepost.publishers.registry import BUILT_IN
@@ -59,3 +62,28 @@ def test_the_options_of_each_destination_are_on_its_page(scheme: str) -> None:
     text = (PAGE.parent / "destinations" / f"{page}.md").read_text(encoding="utf-8")
     options = set(getattr(module, "OPTIONS", {"timeout"}))
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == options
+
+
+async def test_the_publisher_that_can_be_asked() -> None:
+    names: dict[str, Any] = {"__name__": "docs"}
+    [block] = re.findall(r"```python\n(.*?)```", (PAGE.parent / "recovery.md").read_text("utf-8"), re.DOTALL)
+    exec(block, names)  # noqa: S102 - our own page
+    payments = names["Payments"]()
+    answers = {"404": Verdict.NOT_DONE, "200 settled": Verdict.DONE, "200 under way": Verdict.UNKNOWN}
+    for given, verdict in answers.items():
+        status, _, state = given.partition(" ")
+        answer = httpx.Response(int(status), json={"state": state})
+        payments._client = httpx.AsyncClient(
+            base_url="https://payments.example", transport=httpx.MockTransport(lambda _, answer=answer: answer)
+        )
+        verify = as_publisher(payments).verify
+        assert verify is not None
+        assert await verify(sample_message(), sample_delivery()) is verdict
+
+
+def test_every_result_and_cause_of_an_attempt_is_documented() -> None:
+    text = (PAGE.parent / "recovery.md").read_text("utf-8")
+    named = {
+        name for row in re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert {*AttemptResult, *Cause} <= named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost import Defer, Delivery, Gone, Message, Permanent, Retryable, Verdict
-from fencepost.runtime.held import Stage
+from fencepost.runtime.held import OVERDUE_SECONDS, Stage
 from tests.runtime.box import Box, running, until
 from tests.runtime.journal import SHORT, Journal, hangs
 
@@ -223,6 +224,33 @@ async def test_plain_functions_verify_in_threads_also_as_an_attribute(box: Box) 
     await run_until_closed(box, publish)
     assert seen == ["publish", "verify"]
     assert box.row(row_id)["outcome"] == "delivered"
+
+
+async def test_a_verify_that_ignores_its_time_out_and_then_says_not_done_publishes_nothing(box: Box) -> None:
+    (row_id,) = box.enqueue(recovery="verify")
+
+    async def stubborn() -> Verdict:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Verdict.NOT_DONE
+
+    async def more_stubborn() -> Verdict:
+        deadline = time.monotonic() + OVERDUE_SECONDS + 0.7  # given up on by then
+        while time.monotonic() < deadline:
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+        ended.append(True)
+        return Verdict.NOT_DONE
+
+    ended: list[bool] = []
+    journal = Verifying(stubborn, more_stubborn, Verdict.DONE, Verdict.DONE)
+    journal.script = {row_id: [lost_answer(journal)]}
+    dispatcher = box.dispatcher(journal, publish_timeout=SHORT, lease=timedelta(seconds=4))
+    async with running(dispatcher):
+        await until(lambda: box.row(row_id)["status"] == "done" and ended, "done, and the verify over")
+    assert journal.started == [row_id]
 
 
 async def test_verify_and_publish_share_the_publish_time_out(box: Box) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import psycopg
 
-from fencepost import Delivery, Dispatcher, Message, Route
+from fencepost import Delivery, Dispatcher, Message, Route, Verdict
 
 PUBLISHED = """
 CREATE TABLE published (
     at timestamptz DEFAULT clock_timestamp(), id bigint, attempt int, token bigint, owner text, in_flight int
-)
+);
+CREATE TABLE reached (at timestamptz DEFAULT clock_timestamp(), what text, id bigint, token bigint)
 """
 
 
@@ -42,6 +43,9 @@ class Recorder:
     async def publish(self, message: Message, delivery: Delivery) -> None:
         self._in_flight += 1
         try:
+            if message.event_type == "late" and self._owner.startswith("victim"):
+                await self._reached("publish", message, delivery)
+                await asyncio.Event().wait()
             async with self._turn:
                 await self._conn.execute(
                     "INSERT INTO published (id, attempt, token, owner, in_flight) VALUES (%s, %s, %s, %s, %s)",
@@ -55,6 +59,21 @@ class Recorder:
                 await asyncio.sleep(0.005)  # work, not a wait for something
         finally:
             self._in_flight -= 1
+
+    async def verify(self, message: Message, delivery: Delivery) -> Verdict:
+        """Look at what the receiver has."""
+        await self._reached("verify", message, delivery)
+        if message.event_type == "hang" and self._owner.startswith("victim"):
+            await asyncio.Event().wait()
+        async with self._turn:
+            cursor = await self._conn.execute("SELECT 1 FROM published WHERE id = %s", [message.id])
+            return Verdict.DONE if await cursor.fetchone() else Verdict.NOT_DONE
+
+    async def _reached(self, what: str, message: Message, delivery: Delivery) -> None:
+        async with self._turn:
+            await self._conn.execute(
+                "INSERT INTO reached (what, id, token) VALUES (%s, %s, %s)", [what, message.id, delivery.token]
+            )
 
 
 def main() -> None:

@@ -20,11 +20,12 @@ from fencepost.client import outbox as client
 from fencepost.core.fence import entrance
 from fencepost.core.inbox import entry
 from fencepost.core.job import job_draft
+from fencepost.core.ledger import Begun, Cause, Kind
 from fencepost.core.operation import Rows, Statement, run
 from fencepost.core.ticks import Due
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, fence, inbox, queues, schedules, upkeep
+from fencepost.store import breaker, fence, inbox, ledger, queues, schedules, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.rate import claim_within_rate
@@ -118,6 +119,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     inbox_operations(hostile, Recording(hostile).execute)
     fence_operations(hostile, Recording(hostile).execute)
     schedule_operations(hostile, Recording(hostile).execute)
+    ledger_operations(outbox, hostile, Recording(hostile).execute)
     # A dispatcher's session rules out the whole question.
     Recording(hostile).execute(Limits.below(timedelta(seconds=60)).statement_for(outbox.catalog, local=False))
     shown = hostile.execute("SHOW search_path").fetchone()
@@ -247,6 +249,23 @@ def schedule_operations(conn: Connection, execute: Callable[[Statement], Rows]) 
     assert stored.definition.task == "other"
     assert stored.last_tick > tick
     assert not stored.seems_unseen
+
+
+def ledger_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """An attempt at a message and one at a job, from their beginning to the purge."""
+    outbox.set_queue(conn, "ledger", "ann", ledger=True)
+    with conn.transaction():
+        row_id = outbox.enqueue(conn, "e", 1, queue="ledger").id
+    held = outbox.claim(conn, "w", queues=["ledger"])
+    assert [each.result for each in outbox.attempts(conn, row_id)] == [None]
+    assert outbox.mark_dead(conn, held, "no") == []
+    assert outbox.retry_dead(conn, [row_id], "ann") == [row_id]
+    held = outbox.claim(conn, "w", queues=["ledger"])
+    assert outbox.mark_done(conn, held) == []
+    assert [each.cause for each in outbox.attempts(conn, row_id)] == [None, Cause.OPERATOR_RETRY]
+    run(ledger.open_attempts(outbox.catalog, Kind.JOB, [Begun(1, "token", "ledger", 1, "w")]), execute)
+    assert [each.result for each in run(ledger.attempts(outbox.catalog, Kind.JOB, [1]), execute)] == ["lost"]
+    assert run(ledger.purge(outbox.catalog, older_than=timedelta(0), limit=10), execute).deleted == 3
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "dispatch": "fencepost.cli.dispatch:dispatch",
     "status": "fencepost.cli.status:status",
     "dead": "fencepost.cli.dead:dead",
+    "attempts": "fencepost.cli.attempts:attempts",
     "keys": "fencepost.cli.keys:keys",
     "pause": "fencepost.cli.queue:pause",
     "resume": "fencepost.cli.queue:resume",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +14,19 @@ import click
 
 from fencepost.cli import exits
 from fencepost.cli.actor import actor_option, os_user
+from fencepost.cli.attempts import attempt_as_json, show_attempts
 from fencepost.cli.invocation import Invocation, outbox_of
-from fencepost.cli.messages import HEADERS, details, row, summary, text_of
+from fencepost.cli.messages import HEADERS, MAX_ID, details, identity_of, row, summary, text_of
 from fencepost.cli.options import STORE, json_option, takes_settings
 from fencepost.cli.output import Output
 from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
+from fencepost.core.ledger import Attempt, Kind
 from fencepost.core.operation import run
 from fencepost.core.records import DeadMessage, Freed
 from fencepost.core.states import DEAD_OUTCOMES
 from fencepost.drivers import driver_for
-from fencepost.store import keys
+from fencepost.store import keys, ledger
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """Messages per transaction when all of them are changed."""
-
-MAX_ID = 2**63 - 1
-"""What the id column can hold."""
 
 ROW_ID = click.IntRange(1, MAX_ID)
 
@@ -94,31 +92,45 @@ def show(invocation: Invocation, settings: Settings, identity: str, as_json: boo
     """Show one message in full.
 
     ID is its id (a number) or its message id (a UUID). Messages in other states are shown as well. The message id
-    of an event that goes to several destinations shows the message for each of them, one below the other.
+    of an event that goes to several destinations shows the message for each of them, one below the other. The
+    attempts at a message follow it, where its queue keeps a ledger.
     """
-    found = _found(invocation, settings, _identity(identity))
+    found, attempts = _found(invocation, settings, identity_of(identity))
     out = invocation.out
     if not found:
         out.note(f"there is no message {identity}")
         return exits.NEGATIVE
     if as_json:
-        first, *others = (details(each) for each in found)
+        first, *others = (
+            details(each) | {"attempts_made": [attempt_as_json(attempt) for attempt in made]}
+            for each, made in zip(found, attempts, strict=True)
+        )
         out.json(first | {"others": others})
         return exits.OK
-    for number, each in enumerate(found):
+    for number, (each, made) in enumerate(zip(found, attempts, strict=True)):
         if number:
             click.echo()
         _show(out, details(each))
+        if made:
+            click.echo()
+            show_attempts(out, made)
     return exits.OK
 
 
-def _found(invocation: Invocation, settings: Settings, identity: int | UUID) -> list[DeadMessage]:
+def _found(
+    invocation: Invocation, settings: Settings, identity: int | UUID
+) -> tuple[list[DeadMessage], list[list[Attempt]]]:
+    """Return the messages, and what the ledger has of each."""
     outbox = outbox_of(settings)
     with invocation.connected(settings, "dead") as connection:
         if isinstance(identity, UUID):
-            return outbox.show_all(connection, identity)
-        one = outbox.show(connection, identity)
-        return [] if one is None else [one]
+            found = outbox.show_all(connection, identity)
+        else:
+            one = outbox.show(connection, identity)
+            found = [] if one is None else [one]
+        ids = [each.message.id for each in found]
+        attempts = run(ledger.attempts(outbox.catalog, Kind.MESSAGE, ids), driver_for(connection).execute)
+    return found, [[each for each in attempts if each.row_id == row_id] for row_id in ids]
 
 
 def _show(out: Output, full: dict[str, Any]) -> None:
@@ -296,14 +308,3 @@ def _counted(count: int, noun: str) -> str:
 
 def _filter_text(queue: str | None, outcome: str | None) -> str:
     return (f" of queue {queue}" if queue else "") + (f" with outcome {outcome}" if outcome else "")
-
-
-def _identity(text: str) -> int | UUID:
-    if re.fullmatch("[0-9]{1,19}", text) and 1 <= int(text) <= MAX_ID:
-        return int(text)
-    try:
-        return UUID(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{text!r} is neither a message's id (a number) nor its message id (a UUID)"
-        ) from None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
+import re
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
+
+import click
 
 from fencepost.cli.output import Cell
 from fencepost.core.records import DeadMessage
 
 HEADERS = ("id", "queue", "event_type", "outcome", "attempts", "dead_at", "last_error")
 _LAST_ERROR_SHOWN = 200
+
+MAX_ID = 2**63 - 1
+"""What the id column can hold."""
 
 
 def summary(dead_message: DeadMessage) -> dict[str, Any]:
@@ -81,3 +88,19 @@ def _shortened(text: str | None) -> str | None:
     if text is None or len(text) <= _LAST_ERROR_SHOWN:
         return text
     return f"{text[:_LAST_ERROR_SHOWN]} …"
+
+
+def identity_of(text: str) -> int | UUID:
+    """Return what a message is called on the command line: its id, or its message id.
+
+    Raises:
+        click.UsageError: it is neither.
+    """
+    if re.fullmatch("[0-9]{1,19}", text) and 1 <= int(text) <= MAX_ID:
+        return int(text)
+    try:
+        return UUID(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{text!r} is neither a message's id (a number) nor its message id (a UUID)"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +17,13 @@ from fencepost.cli.options import STORE, as_duration, json_option, takes_setting
 from fencepost.cli.output import Output
 from fencepost.cli.steps import Steps, progress
 from fencepost.config import Settings
-from fencepost.core.operation import Rows, Statement, run
-from fencepost.store import upkeep
+from fencepost.core.operation import Operation, Rows, Statement, run
+from fencepost.store import ledger, upkeep
 from fencepost.store.catalog import Catalog
 
 
 @click.command()
-@takes_settings(*STORE)
+@takes_settings(*STORE, "ledger_retention")
 @click.option(
     "--older-than",
     required=True,
@@ -41,27 +42,36 @@ def purge(invocation: Invocation, settings: Settings, older_than: timedelta, ste
     delivered, or skipped by an operator.
 
     Dead messages stay: only an operator's decision (`fencepost dead`) ends them.
+
+    Attempts in the ledger that began longer ago than its own retention go as well.
     """
-    walk = _Walk(outbox_of(settings).catalog, older_than, invocation.out)
+    catalog, out = outbox_of(settings).catalog, invocation.out
+    messages = _Walk(functools.partial(upkeep.purge, catalog, older_than=older_than), catalog, out)
+    walks = [messages]
+    if (kept := settings.dispatcher.ledger_retention) is not None:
+        walks.append(_Walk(functools.partial(ledger.purge, catalog, older_than=kept), catalog, out))
     with (
         invocation.connected(settings, "purge") as connection,
-        progress(invocation.out, "deleting done messages", is_silent=as_json) as advance,
+        progress(out, "deleting done messages", is_silent=as_json) as advance,
     ):
-        for deleted in walk.steps(Steps(connection, invocation.out, step)):
-            advance(deleted)
+        for walk in walks:
+            for deleted in walk.steps(Steps(connection, out, step)):
+                advance(deleted)
+    attempts = sum(walk.deleted for walk in walks[1:])
     if as_json:
-        invocation.out.json({"deleted": walk.deleted})
+        out.json({"deleted": messages.deleted, "attempts": attempts})
     else:
-        invocation.out.line(f"deleted {walk.deleted} done {'message' if walk.deleted == 1 else 'messages'}")
+        ledgered = f", and {attempts} of the ledger's attempts" if attempts else ""
+        out.line(f"deleted {messages.deleted} done {'message' if messages.deleted == 1 else 'messages'}{ledgered}")
     return exits.OK
 
 
 @dataclass(slots=True)
 class _Walk:
-    """One purge from the oldest message on."""
+    """One purge from the oldest row on."""
 
+    purge: Callable[..., Operation[upkeep.Purged]]
     catalog: Catalog
-    older_than: timedelta
     out: Output
     deleted: int = 0
     _after: int | None = 0
@@ -81,8 +91,7 @@ class _Walk:
 
     def _step(self, execute: Callable[[Statement], Rows], limit: int) -> upkeep.Purged:
         assert self._after is not None  # noqa: S101 - for the type checker
-        operation = upkeep.purge(self.catalog, older_than=self.older_than, limit=limit, after=self._after)
-        purged = run(operation, execute)
+        purged = run(self.purge(limit=limit, after=self._after), execute)
         if purged.gave_way and not self._has_told:
             self._tell(run(upkeep.purge_holder(self.catalog), execute))
         return purged

@@ -141,6 +141,7 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--sequenced/--no-sequenced", default=None, help="Number the messages of each key without a gap."
             ),
+            click.option("--ledger/--no-ledger", default=None, help="Write down every attempt."),
             click.option(
                 "--rate",
                 type=click.FloatRange(0.001, 1_000_000),

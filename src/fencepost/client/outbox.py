@@ -7,14 +7,16 @@ arguments become operations) is in `_OutboxOperations`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 from uuid import UUID, uuid4
 
 from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
+from fencepost.core.ledger import Attempt, AttemptResult, Kind
 from fencepost.core.operation import Operation, arun, run
+from fencepost.core.outcome import DONE
 from fencepost.core.queue import QueueChanges, QueueSettings, checked_changes, checked_name
 from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Finding, Stats
 from fencepost.core.routing import Routing
@@ -22,10 +24,11 @@ from fencepost.core.states import DEAD_OUTCOMES, Outcome
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
-from fencepost.store import breaker, doctor, fenced, keys, operators, queues, schema, upkeep
+from fencepost.store import breaker, doctor, fenced, keys, ledger, operators, queues, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue_events
+from fencepost.store.finalize import finalize
 
 T = TypeVar("T")
 
@@ -157,7 +160,8 @@ class _OutboxOperations:
     ) -> tuple[list[Claimed], Operation[frozenset[int]]]:
         claimed = _many(messages)
         entries = [fenced.Rescheduled(each, delay, error, refund_attempt) for each in claimed]
-        return claimed, fenced.reschedule(self.catalog, entries)
+        result = AttemptResult.DEFERRED if refund_attempt else AttemptResult.FAILED
+        return claimed, self._recorded(fenced.reschedule(self.catalog, entries), claimed, result, error)
 
     def _mark_dead(
         self, messages: Claimed | Iterable[Claimed], error: str, outcome: str
@@ -166,7 +170,36 @@ class _OutboxOperations:
             raise ConfigError(f"outcome must be one of {', '.join(sorted(DEAD_OUTCOMES))}, not {outcome!r}")
         claimed = _many(messages)
         entries = [fenced.Buried(each, Outcome(outcome), error) for each in claimed]
-        return claimed, fenced.mark_dead(self.catalog, entries)
+        result = _RESULTS_OF_DEAD.get(Outcome(outcome), AttemptResult.FAILED)
+        return claimed, self._recorded(fenced.mark_dead(self.catalog, entries), claimed, result, error)
+
+    def _mark_done(self, claimed: Collection[Claimed]) -> Operation[frozenset[int]]:
+        found = yield from finalize(self.catalog, [(each, DONE) for each in claimed])
+        return found.lost | found.out_of_turn
+
+    def _release(self, claimed: Collection[Claimed], refund_attempt: bool) -> Operation[frozenset[int]]:
+        # An attempt that is not given back was begun, and nobody knows what became of it.
+        result = AttemptResult.RELEASED if refund_attempt else AttemptResult.UNKNOWN
+        write = fenced.release(self.catalog, claimed, refund_attempt=refund_attempt)
+        return self._recorded(write, claimed, result)
+
+    def _recorded(
+        self,
+        write: Operation[frozenset[int]],
+        claimed: Collection[Claimed],
+        result: AttemptResult,
+        error: str | None = None,
+    ) -> Operation[frozenset[int]]:
+        """Note the end of attempts beside a holder's write, where their queue keeps a ledger."""
+        return ledger.recorded(self.catalog, write, claimed, lambda _: (result, error))
+
+    def _attempts(self, identity: int | UUID) -> Operation[list[Attempt]]:
+        ids = [identity] if isinstance(identity, int) else (yield from self._ids_of(identity))
+        return (yield from ledger.attempts(self.catalog, Kind.MESSAGE, ids))
+
+    def _ids_of(self, message_id: UUID) -> Operation[list[int]]:
+        found = yield from operators.show_all(self.catalog, message_id)
+        return [each.message.id for each in found]
 
     def _list_dead(
         self, queue: str | None, outcome: str | None, after: int, limit: int
@@ -192,6 +225,13 @@ class _OutboxOperations:
     def _set_queue(self, queue: str, actor: str, changes: QueueChanges) -> Operation[QueueSettings]:
         checked = checked_changes(changes)
         return queues.change(self.catalog, checked_name(queue), checked, actor=actor, notify=self.notify)
+
+
+_RESULTS_OF_DEAD = {
+    Outcome.PERMANENT: AttemptResult.REFUSED,
+    Outcome.UNROUTABLE: AttemptResult.REFUSED,
+    Outcome.UNKNOWN_OUTCOME: AttemptResult.UNKNOWN,
+}
 
 
 def _any_ordered(claimed: Iterable[Claimed]) -> bool:
@@ -267,7 +307,7 @@ class Outbox(_OutboxOperations):
         claimed = _many(messages)
         if _any_ordered(claimed):
             self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
-        return _chosen(claimed, self._run(conn, fenced.mark_done(self.catalog, claimed)))
+        return _chosen(claimed, self._run(conn, self._mark_done(claimed)))
 
     def reschedule(
         self,
@@ -296,8 +336,7 @@ class Outbox(_OutboxOperations):
     ) -> list[Claimed]:
         """Give back at once what was not started; return the messages whose lease is lost."""
         claimed = _many(messages)
-        operation = fenced.release(self.catalog, claimed, refund_attempt=refund_attempt)
-        return _chosen(claimed, self._run(conn, operation))
+        return _chosen(claimed, self._run(conn, self._release(claimed, refund_attempt)))
 
     def reap(
         self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
@@ -334,6 +373,13 @@ class Outbox(_OutboxOperations):
         worker made these, the original before them (``expanded``).
         """
         return self._run(conn, operators.show_all(self.catalog, message_id))
+
+    def attempts(self, conn: Any, identity: int | UUID) -> list[Attempt]:
+        """Return what the ledger has of a message, by row id or message id, each attempt with its cause.
+
+        Only of queues that keep one (``set_queue(…, ledger=True)``), and for as long as ``ledger_retention``.
+        """
+        return self._run(conn, self._attempts(identity))
 
     def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
@@ -496,7 +542,7 @@ class AsyncOutbox(_OutboxOperations):
         claimed = _many(messages)
         if _any_ordered(claimed):
             await self._refuse_autocommit(conn, ORDERED_IN_AUTOCOMMIT)
-        return _chosen(claimed, await self._run(conn, fenced.mark_done(self.catalog, claimed)))
+        return _chosen(claimed, await self._run(conn, self._mark_done(claimed)))
 
     async def reschedule(
         self,
@@ -525,8 +571,7 @@ class AsyncOutbox(_OutboxOperations):
     ) -> list[Claimed]:
         """Give back at once what was not started; return the messages whose lease is lost."""
         claimed = _many(messages)
-        operation = fenced.release(self.catalog, claimed, refund_attempt=refund_attempt)
-        return _chosen(claimed, await self._run(conn, operation))
+        return _chosen(claimed, await self._run(conn, self._release(claimed, refund_attempt)))
 
     async def reap(
         self, conn: Any, max_attempts: int = 12, queues: Sequence[str] | None = None, limit: int = 1_000
@@ -563,6 +608,13 @@ class AsyncOutbox(_OutboxOperations):
         worker made these, the original before them (``expanded``).
         """
         return await self._run(conn, operators.show_all(self.catalog, message_id))
+
+    async def attempts(self, conn: Any, identity: int | UUID) -> list[Attempt]:
+        """Return what the ledger has of a message, by row id or message id, each attempt with its cause.
+
+        Only of queues that keep one (``set_queue(…, ledger=True)``), and for as long as ``ledger_retention``.
+        """
+        return await self._run(conn, self._attempts(identity))
 
     async def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
         """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""

@@ -134,7 +134,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Reschedule:
-    """Back to pending, due after ``delay``; ``is_unknown``: it may have arrived all the same."""
+    """Back to pending, due after ``delay``; ``is_unknown``: this attempt may have arrived all the same."""
 
     event: Event
     delay: timedelta
@@ -153,7 +153,7 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """To the dead messages, for a person; ``is_unknown``: it may have arrived all the same."""
+    """To the dead messages, for a person; ``is_unknown``: this attempt may have arrived all the same."""
 
     event: Event
     outcome: Outcome
@@ -210,23 +210,14 @@ def decide(
             attempt is given back, and it cannot use them up. (But for the first one of a message to be verified.)
     """
     match result:
-        case Verified():
-            return Done(verified=True)
         case Delivered():
-            return DONE
+            return Done(verified=True) if isinstance(result, Verified) else DONE
         case Unstarted():
             return Release()
-        case Refused():
-            return _refuse(result)
-        case Unclear(error=error):
-            return _unknown(error)
-        case TimedOut(error=error) | Cancelled(error=error) if recovery is Recovery.MANUAL:
-            return _unknown(error)
-        case Cancelled(error=error):
-            if recovery is Recovery.VERIFY and attempt >= policy.max_attempts:
-                return _unknown(error)  # there is no further attempt that could ask
-            # Due at once: nothing is known to be wrong with the message or its destination.
-            return Reschedule(Event.CANCELLED, timedelta(0), error, refund_attempt=False, is_unknown=True)
+        case Refused() | Unclear():
+            return _bury(result)
+        case Cancelled():
+            return _cut_off(result, policy, attempt, recovery)
         case Deferred(delay=delay, reason=reason):
             return _defer(delay, reason, policy, age)
         case Routed(destinations=destinations):
@@ -236,24 +227,10 @@ def decide(
             return Reschedule(Event.DEFER, timedelta(0), error, refund_attempt=True)
         case TimedOut() | Failed():
             if recovery is Recovery.VERIFY and attempt == 1:
-                is_outage = (
-                    False  # an attempt that may have arrived must be seen by the next one, or it would not ask
-                )
-            ended = _ended(result, policy, attempt, age, is_outage)
-            if ended is None:
-                return _retry(result, policy, attempt, fraction, is_outage)
-            return _unknown(ended.error) if _is_left_open(result, recovery) else ended
-
-
-def _unknown(error: str) -> Dead:
-    return Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, error, is_unknown=True)
-
-
-def _is_left_open(failure: Failed | TimedOut, recovery: Recovery) -> bool:
-    """Tell whether a message that ends here may have arrived, and was to be verified: that is for a person."""
-    if isinstance(failure, Failed):
-        return failure.unverified
-    return recovery is Recovery.VERIFY
+                # The next one has to see that there was one that may have arrived, or it would not ask.
+                is_outage = False
+            ended = _ended(result, policy, attempt, recovery, age, is_outage)
+            return ended or _retry(result, policy, attempt, fraction, is_outage)
 
 
 def _is_too_old(policy: RetryPolicy, age: timedelta) -> bool:
@@ -266,21 +243,46 @@ def _defer(delay: timedelta, reason: str, policy: RetryPolicy, age: timedelta) -
     return Reschedule(Event.DEFER, max(delay, timedelta(0)), reason, refund_attempt=True)
 
 
-def _refuse(refused: Refused) -> Action:
-    if refused.unroutable:
-        return Dead(Event.UNROUTABLE, Outcome.UNROUTABLE, refused.error)
-    return Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, refused.error)
+def _bury(result: Refused | Unclear) -> Dead:
+    if isinstance(result, Unclear):
+        return _unknown(result.error, by_this=False)
+    if result.unroutable:
+        return Dead(Event.UNROUTABLE, Outcome.UNROUTABLE, result.error)
+    return Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, result.error)
+
+
+def _unknown(error: str, *, by_this: bool = True) -> Dead:
+    """End it for a person: this attempt, or an earlier one (``by_this=False``), may have arrived."""
+    return Dead(Event.UNKNOWN_OUTCOME, Outcome.UNKNOWN_OUTCOME, error, is_unknown=by_this)
+
+
+def _cut_off(result: Cancelled, policy: RetryPolicy, attempt: int, recovery: Recovery) -> Action:
+    is_last = recovery is Recovery.VERIFY and attempt >= policy.max_attempts  # no further one could ask
+    if recovery is Recovery.MANUAL or is_last:
+        return _unknown(result.error)
+    # Due at once: nothing is known to be wrong with the message or its destination.
+    return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=False, is_unknown=True)
 
 
 def _ended(
-    failure: Failed | TimedOut, policy: RetryPolicy, attempt: int, age: timedelta, is_outage: bool
+    failure: Failed | TimedOut,
+    policy: RetryPolicy,
+    attempt: int,
+    recovery: Recovery,
+    age: timedelta,
+    is_outage: bool,
 ) -> Dead | None:
+    """Return how a message ends with this failure, if it does."""
     is_unknown = isinstance(failure, TimedOut)
-    if attempt >= policy.max_attempts and not is_outage:
-        return Dead(Event.EXHAUST, Outcome.EXHAUSTED, failure.error, is_unknown)
-    if _is_too_old(policy, age):
-        return Dead(Event.EXPIRE, Outcome.EXPIRED, failure.error, is_unknown)
-    return None
+    if is_unknown and recovery is Recovery.MANUAL:
+        return _unknown(failure.error)
+    is_spent = attempt >= policy.max_attempts and not is_outage
+    if not is_spent and not _is_too_old(policy, age):
+        return None
+    if failure.unverified if isinstance(failure, Failed) else recovery is Recovery.VERIFY:
+        return _unknown(failure.error, by_this=is_unknown)  # nobody will ask any more
+    event, outcome = (Event.EXHAUST, Outcome.EXHAUSTED) if is_spent else (Event.EXPIRE, Outcome.EXPIRED)
+    return Dead(event, outcome, failure.error, is_unknown)
 
 
 def _retry(

@@ -52,6 +52,7 @@ class QueueSettings:
         concurrency: publishes of it in flight at once in each worker, 1 to 10,000.
         lease, publish_timeout, max_attempts, backoff_base, backoff_cap: as in `DispatcherSettings`.
         sequenced: the messages of each ordering key are numbered without a gap as they are enqueued.
+        ledger: every attempt at its messages and jobs is written down (`fencepost attempts`).
         rate: messages a second that all dispatchers together claim at most; up to one second's worth at once.
         breaker_failures: failures in a row that open its breaker; 0 for never.
         breaker_cap: the longest time between two probes of an open breaker.
@@ -71,6 +72,7 @@ class QueueSettings:
     backoff_base: timedelta | None = None
     backoff_cap: timedelta | None = None
     sequenced: bool = False
+    ledger: bool = False
     rate: float | None = None
     breaker_failures: int | None = None
     breaker_cap: timedelta | None = None
@@ -114,6 +116,7 @@ class QueueChanges(TypedDict, total=False):
     backoff_base: timedelta | None
     backoff_cap: timedelta | None
     sequenced: bool | None
+    ledger: bool | None
     rate: float | None
     breaker_failures: int | None
     breaker_cap: timedelta | None
@@ -194,6 +197,7 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "backoff_base": (_span(_SMALLEST, _YEAR), "must be a duration above 0, at most a year"),
     "backoff_cap": (_span(_SMALLEST, _YEAR), "must be a duration above 0, at most a year"),
     "sequenced": (_yes_or_no, "must be true or false"),
+    "ledger": (_yes_or_no, "must be true or false"),
     "rate": (_number(0.001, 1_000_000), "must be a number of messages a second, from 0.001 to 1000000"),
     "breaker_failures": (_whole(0, 1_000_000), "must be a whole number from 0 (never open) to 1000000"),
     "breaker_cap": (_span(_SMALLEST, _LONGEST), "must be a duration above 0, at most a day"),

@@ -129,6 +129,8 @@ class Claimed(NamedTuple):
     owner: str = ""
     routed: bool = False
     """It was made for the destination whose queue it is in."""
+    ledger: bool = False
+    """Its queue keeps a ledger of attempts: the end of this one belongs there."""
 
     @property
     def id(self) -> int:
@@ -138,8 +140,8 @@ class Claimed(NamedTuple):
     def is_to_verify(self) -> bool:
         """Whether its publisher is asked before it publishes, as an earlier attempt may have arrived.
 
-        The attempt tells, not the token: attempts that surely did not arrive are given back, and an operator's retry
-        begins anew, since a person has decided then.
+        The attempt tells, not the token: attempts that surely did not arrive are given back, and an operator's
+        retry begins anew, since a person has decided then.
         """
         return self.recovery is Recovery.VERIFY and self.attempt > 1
 

@@ -407,7 +407,7 @@ class Claimer:
             return min(wanted, self._largest)
 
         if terms.rate is None:
-            result = await link.run(lambda: claim(many()))
+            result = await link.run(lambda: claim(many()), atomic=terms.ledger)
         else:
             result, is_held = await link.run(
                 lambda: claim_within_rate(self._catalog, terms.queue, many(), claim), atomic=True

@@ -42,7 +42,7 @@ from fencepost.runtime.pacing import Pacing
 from fencepost.runtime.queues import Queues
 from fencepost.runtime.reaper import promote_stranded_forever, reap_forever
 from fencepost.runtime.results import MessageResults
-from fencepost.runtime.retention import purge_forever
+from fencepost.runtime.retention import purge_forever, purge_ledger_forever
 from fencepost.runtime.routes import Route, Router
 from fencepost.runtime.wakeup import Wakeup
 from fencepost.store import fenced
@@ -116,10 +116,8 @@ class Dispatcher(LeaseHolder[Holding]):
         self._claim_link = claim_link = self._link(stack, url, "claim")
         await self._check_schema(claim_link)
         self._finalize_link = finalize_link = self._link(stack, url, "finalize")
-        self._purge_link: Link | None = None
-        if self.settings.retention is not None:
-            # Its own, so that no claim waits for a step of it.
-            self._purge_link = self._link(stack, url, "purge")
+        # Its own, so that no claim waits for a step of it; connected once there is something to purge.
+        self._purge_link = self._link(stack, url, "purge")
         self._finalizer = Finalizer(
             finalize_link, self._held, MessageResults(self._catalog, self.counters, self._written)
         )
@@ -330,8 +328,12 @@ class Dispatcher(LeaseHolder[Holding]):
             reap_forever(self._claim_link, self._catalog, self.settings, self.counters),
             promote_stranded_forever(self._claim_link, self._catalog),
         ]
-        if self._purge_link is not None:
+        if self.settings.retention is not None:
             work.append(purge_forever(self._purge_link, self._catalog, self.settings))
+        if (kept := self.settings.ledger_retention) is not None:
+            work.append(
+                purge_ledger_forever(self._purge_link, self._catalog, kept, lambda: self._queues.keeps_ledger)
+            )
         await tend(work, self._flight.give_up_on_overdue, OVERDUE_SECONDS / 4)
 
 

@@ -339,7 +339,7 @@ class Flight:
         delivery = holding.delivery()
         if holding.claimed.is_to_verify:
             known = await self._verified(slots, holding, publisher, delivery)
-            if known is not None or holding.lost:
+            if known is not None or holding.lost or self._is_cut_off:
                 return known or Unstarted()
         return await publish(
             publisher, message, delivery, threads=slots.threads, on_unexpected=self._note_unexpected
@@ -350,7 +350,7 @@ class Flight:
     ) -> Result | None:
         """Return how this attempt ends without a publish; None where it may publish, in the time that is left."""
         try:
-            return await verified(
+            known = await verified(
                 publisher,
                 holding.claimed.message,
                 delivery,
@@ -360,8 +360,13 @@ class Flight:
         except asyncio.CancelledError:
             if not holding.timed_out:
                 raise
+            known = None
+        if (
+            known is None and holding.timed_out
+        ):  # also where it swallowed its cancellation, and said at last: publish
             self._counters.timed_out += 1
             return Failed(f"verify: no answer within {holding.terms.publish_timeout:g} s", unverified=True)
+        return known
 
     def _unpublished(self, holding: Holding, target: Target) -> Result:
         """Return what becomes of a message that has no publisher here."""

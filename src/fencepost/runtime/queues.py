@@ -75,6 +75,11 @@ class Queues:
         return min(leases).total_seconds()
 
     @property
+    def keeps_ledger(self) -> bool:
+        """Whether any queue keeps a ledger of attempts."""
+        return any(own.ledger for own in self._own.values())
+
+    @property
     def paused(self) -> list[str]:
         return [queue for queue, own in self._own.items() if own.paused]
 

@@ -7,6 +7,7 @@ import functools
 import logging
 import random
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from fencepost.config import DispatcherSettings
@@ -14,7 +15,7 @@ from fencepost.core.error_text import describe
 from fencepost.core.operation import Operation
 from fencepost.drivers.faults import Fault, fault_of
 from fencepost.runtime.link import Link
-from fencepost.store import partitions, upkeep
+from fencepost.store import ledger, partitions, upkeep
 from fencepost.store.catalog import Catalog
 
 log = logging.getLogger("fencepost.retention")
@@ -50,6 +51,17 @@ async def purge_forever(link: Link, catalog: Catalog, settings: DispatcherSettin
         await walk.step()
 
 
+async def purge_ledger_forever(
+    link: Link, catalog: Catalog, retention: timedelta, keeps_ledger: Callable[[], bool]
+) -> None:
+    """Delete attempts that began longer ago than ``retention``, while any queue keeps a ledger, for ever."""
+    walk = LedgerWalk(link, catalog, retention)
+    while True:
+        await asyncio.sleep(walk.pause * random.uniform(0.8, 1.2))  # noqa: S311 - not in step with the others
+        if keeps_ledger():
+            await walk.step()
+
+
 async def tend_partitions(link: Link, catalog: Catalog, retention: timedelta) -> None:
     """Make partitions ahead and drop those that are over, if there are any; what fails has another turn."""
     try:
@@ -71,6 +83,8 @@ async def tend_partitions(link: Link, catalog: Catalog, retention: timedelta) ->
 
 class Walk:
     """Where it is, how large its steps are, and how long to pause before the next one (in seconds)."""
+
+    what = "messages"
 
     def __init__(self, link: Link, catalog: Catalog, retention: timedelta) -> None:
         self.pause = REST_SECONDS
@@ -109,7 +123,7 @@ class Walk:
 
     def _rest(self) -> None:
         if self._deleted:
-            log.info("deleted %d messages whose retention was over", self._deleted)
+            log.info("deleted %d %s whose retention was over", self._deleted, self.what)
         self._deleted = 0
         self.pause = REST_SECONDS
 
@@ -119,3 +133,12 @@ class Walk:
         elif full and seconds < WANTED_SECONDS / 2:
             self.limit = min(LARGEST_STEP, self.limit * 2)
         self.pause = max(_SHORTEST_PAUSE, seconds * PAUSE_FACTOR)
+
+
+class LedgerWalk(Walk):
+    """The same, over the ledger of attempts."""
+
+    what = "attempts"
+
+    def _purge(self) -> Operation[upkeep.Purged]:
+        return ledger.purge(self._catalog, older_than=self._retention, limit=self.limit, after=self._after)

@@ -40,6 +40,8 @@ class Terms:
     breaker_cap: timedelta
     rate: float | None = None
     """Messages a second, over all dispatchers."""
+    ledger: bool = False
+    """Every attempt is written down, in the transaction of its claim."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -76,6 +78,7 @@ def terms_of(settings: DispatcherSettings, own: QueueSettings, *, takes_batches:
         breaker_failures=(settings.breaker_failures if own.breaker_failures is None else own.breaker_failures),
         breaker_cap=own.breaker_cap or settings.breaker_cap,
         rate=own.rate,
+        ledger=own.ledger,
         problems=tuple(f"{setting}: {text}" for setting, text in problems),
     )
 

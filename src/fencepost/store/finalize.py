@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fencepost.core.ledger import AttemptResult, result_of
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.records import Claimed
-from fencepost.store import fenced
+from fencepost.store import fenced, ledger
 from fencepost.store.catalog import Catalog
 from fencepost.store.expand import Expansion, close_and_expand
 
@@ -27,9 +28,14 @@ class Finalized:
 
 
 def needs_transaction(decided: Sequence[Decided]) -> bool:
-    """Tell whether `finalize` needs one around it: it locks keys and promotes what is parked, or expands."""
+    """Tell whether `finalize` needs one around it.
+
+    It locks keys and promotes what is parked, or expands; or writes the ends of attempts beside their results.
+    """
     return any(
-        isinstance(action, Expand) or (isinstance(action, Done) and claimed.message.ordering_key is not None)
+        claimed.ledger
+        or isinstance(action, Expand)
+        or (isinstance(action, Done) and claimed.message.ordering_key is not None)
         for claimed, action in decided
     )
 
@@ -62,4 +68,17 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
     lost |= yield from fenced.reschedule(catalog, rescheduled)
     lost |= yield from fenced.mark_dead(catalog, buried)
     lost |= yield from fenced.release(catalog, released)
-    return Finalized(lost, closed.out_of_turn, closed.promoted, expanded.busy)
+    found = Finalized(lost, closed.out_of_turn, closed.promoted, expanded.busy)
+    if any(claimed.ledger for claimed, _ in decided):
+        yield from ledger.close_for(catalog, [_end(found, *each) for each in decided], lost)
+    return found
+
+
+def _end(found: Finalized, claimed: Claimed, action: Action) -> tuple[Claimed, AttemptResult, str | None]:
+    """Return how an attempt ended: as decided, unless the row was out of its turn or its expansion has to wait."""
+    if claimed.id in found.busy:
+        return claimed, AttemptResult.DEFERRED, None
+    if claimed.id in found.out_of_turn:
+        is_published = isinstance(action, Done)
+        return claimed, AttemptResult.OUT_OF_TURN if is_published else AttemptResult.RELEASED, None
+    return claimed, *result_of(action)

@@ -17,6 +17,7 @@ from fencepost.core.error_text import storable
 from fencepost.core.operation import Operation, Row
 from fencepost.core.records import STORED_COLUMNS, Claimed, Message
 from fencepost.core.states import Outcome, Recovery, State
+from fencepost.store import ledger
 from fencepost.store.catalog import Catalog
 from fencepost.store.limits import MAX_BATCH, seconds
 
@@ -182,6 +183,7 @@ def _claim_from(catalog: Catalog, terms: ClaimTerms, queue: str, room: int, scan
     for _ in range(scan.statements):
         rows = yield catalog.statement("claim", params | {"batch": room - len(total.claimed)})
         found = _result(rows, terms)
+        yield from _written_down(catalog, found.claimed)
         total = _both(total, found)
         is_clear = not found.exhausted and (found.claimed or not found.parked)
         if is_clear or len(total.claimed) >= room or total.exhausted >= MAX_EXHAUSTED:
@@ -237,8 +239,15 @@ def claim_suspects(
         claimed = _claimed(rows, terms)
         exhausted += len(rows) - len(claimed)
         if claimed:
+            yield from _written_down(catalog, claimed)
             return ClaimResult(claimed, exhausted)
     return ClaimResult([], exhausted)
+
+
+def _written_down(catalog: Catalog, claimed: Sequence[Claimed]) -> Operation[None]:
+    """Write down the attempts that begin, where the queue that all of them are of keeps a ledger."""
+    if claimed and claimed[0].ledger:
+        yield from ledger.open_for(catalog, claimed)
 
 
 def reap(
@@ -269,8 +278,8 @@ def reap(
 
 
 # Where a claimed row has what; see ``claim_returning.sql``.
-_STATUS, _TOKEN, _ATTEMPT, _RECOVERY, _RECLAIMS, _AGE, _AVAILABLE_AT, _ROUTED = range(
-    STORED_COLUMNS, STORED_COLUMNS + 8
+_STATUS, _TOKEN, _ATTEMPT, _RECOVERY, _RECLAIMS, _AGE, _AVAILABLE_AT, _ROUTED, _LEDGER = range(
+    STORED_COLUMNS, STORED_COLUMNS + 9
 )
 _RECOVERIES = {str(policy): policy for policy in Recovery}
 
@@ -298,6 +307,7 @@ def _claimed(rows: Iterable[Row], terms: ClaimTerms) -> list[Claimed]:
             row[_RECLAIMS],
             owner,
             row[_ROUTED],
+            row[_LEDGER],
         )
         for row in sorted(rows, key=itemgetter(0))
         if row[_STATUS] == State.PROCESSING

@@ -74,6 +74,7 @@ def _columns(settings: QueueSettings, actor: str) -> dict[str, Any]:
         "backoff_base": _seconds(settings.backoff_base),
         "backoff_cap": _seconds(settings.backoff_cap),
         "sequenced": settings.sequenced,
+        "ledger": settings.ledger,
         "rate": settings.rate,
         "breaker_failures": settings.breaker_failures,
         "breaker_cap": _seconds(settings.breaker_cap),
@@ -101,8 +102,9 @@ def _settings(row: Row) -> QueueSettings:
         pause_reason=pause_reason,
         changed_at=instant(changed_at),
         changed_by=changed_by,
-        failures_seen=row[16],
-        breaker=_breaker(*row[17:]),
+        ledger=row[16],
+        failures_seen=row[17],
+        breaker=_breaker(*row[18:]),
     )
 
 

@@ -82,6 +82,11 @@ SETTINGS: tuple[Setting, ...] = (
     _of_dispatcher(
         "retention", kinds.DURATION_OR_NONE, "delete messages this long after they were done; none to keep them"
     ),
+    _of_dispatcher(
+        "ledger_retention",
+        kinds.DURATION_OR_NONE,
+        "delete attempts this long after they began, where queues keep a ledger; none to keep them",
+    ),
     _of_dispatcher("grace", kinds.DURATION, "how long a shutdown waits for publishes in flight"),
     _of_dispatcher(
         "on_unexpected", kinds.one_of("retry", "stop"), "what a publisher's unclassified exception does"

@@ -11,7 +11,8 @@ ALTER TABLE {outbox} ADD CONSTRAINT {shape} CHECK (
 
 ALTER TABLE {queue} ADD COLUMN ledger boolean NOT NULL DEFAULT false;
 
--- Every attempt at a message or a job, in queues that keep a ledger.
+-- Every attempt at a message or a job, in queues that keep a ledger. Its end is written by whoever made it: one that
+-- has none is under way while its row is held under its token, and lost otherwise.
 CREATE TABLE {attempt} (
     id         bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
     kind       text        NOT NULL COLLATE "C",
@@ -24,6 +25,8 @@ CREATE TABLE {attempt} (
     ended_at   timestamptz,
     result     text        COLLATE "C",
     error      text,
+    -- When its end was written, the row was no longer its own.
+    lease_lost boolean     NOT NULL DEFAULT false,
 
     CONSTRAINT {attempt_pkey} PRIMARY KEY (id),
     CONSTRAINT {attempt_shape} CHECK (

@@ -1,0 +1,6 @@
+-- An end that stands is not written again.
+UPDATE {attempt} AS a
+SET ended_at = statement_timestamp(), result = e.result, error = e.error, lease_lost = e.lease_lost
+FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(results)s::text[], %(errors)s::text[], %(lost)s::boolean[])
+     AS e (row_id, token, result, error, lease_lost)
+WHERE a.kind = %(kind)s::text AND a.row_id = e.row_id AND a.token = e.token AND a.ended_at IS NULL
