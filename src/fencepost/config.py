@@ -141,11 +141,6 @@ class DispatcherSettings:
                 "must lie between 0 (never) and 1000000",
             ),
             ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
-            (
-                "ledger_retention",
-                self.ledger_retention is None or self.ledger_retention >= zero,
-                "must not be below 0, or be left out",
-            ),
             ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
         ]
         return [
@@ -166,6 +161,7 @@ class WorkerSettings:
         notify: listen for NOTIFY; polling goes on behind it.
         listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
         retention: delete jobs this long after they were done; None to keep them.
+        ledger_retention: delete attempts this long after they began, where tasks keep a ledger; None: never.
         grace: how long a shutdown waits for jobs that run.
         on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
 
@@ -180,6 +176,7 @@ class WorkerSettings:
     notify: bool = True
     listen_store: str | None = field(default=None, repr=False)
     retention: timedelta | None = None
+    ledger_retention: timedelta | None = timedelta(days=30)
     grace: timedelta = timedelta(seconds=20)
     on_unexpected: OnUnexpected = "retry"
 
@@ -219,6 +216,11 @@ def _common_rules(settings: DispatcherSettings | WorkerSettings) -> list[tuple[s
         (
             "retention",
             settings.retention is None or settings.retention >= zero,
+            "must not be below 0, or be left out",
+        ),
+        (
+            "ledger_retention",
+            settings.ledger_retention is None or settings.ledger_retention >= zero,
             "must not be below 0, or be left out",
         ),
         ("grace", zero <= settings.grace <= longest, "must lie between 0 and a day"),

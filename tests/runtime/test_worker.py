@@ -28,6 +28,7 @@ from fencepost import (
     Verdict,
     Worker,
 )
+from fencepost.runtime import retention
 from fencepost.runtime.threads import quick_turns
 from tests.runtime.box import until
 from tests.runtime.job_box import LEASE, JobBox, working
@@ -666,7 +667,9 @@ async def test_it_lives_through_a_cut_connection(jobs: JobBox) -> None:
     assert worker.counters.reconnects > 0
 
 
-async def test_old_jobs_are_deleted_beside_the_work(jobs: JobBox) -> None:
+async def test_old_jobs_are_deleted_beside_the_work(jobs: JobBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "REST_SECONDS", 0.05)
+
     @jobs.task()
     async def handle(job: Job) -> None:
         pass

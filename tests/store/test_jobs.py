@@ -528,3 +528,33 @@ def test_a_job_id_of_ones_own_is_kept(db: Connection) -> None:
     JOBS.enqueue(db, "plain", {"a": [1, "x"]}, job_id=chosen, headers={"h": "v"})
     held = claim_one_job(db)
     assert (held.job.job_id, held.job.args, dict(held.job.headers)) == (chosen, {"a": [1, "x"]}, {"h": "v"})
+
+
+# --- the ledger ------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_keeps_a_ledger_has_every_attempt_written_down_with_its_cause(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    kept = terms("w7", plain=TaskTerms(timedelta(seconds=60), ledger=True))
+    assert kept.needs_transaction
+    assert not TERMS.needs_transaction
+    first = claim_one_job(db, kept)
+    assert [(each.result, each.worker) for each in JOBS.attempts(db, row_id)] == [(None, "w7")]
+    expire_jobs(db)
+    do(db, store.reclaim(CATALOG, limit=1))
+    assert [each.result for each in JOBS.attempts(db, row_id)] == ["lost"]
+    (second,) = do(db, store.claim_suspects(CATALOG, kept, "default")).claimed
+    assert finish(db, [first], DONE) == {row_id}  # late: it had finished all the same
+    assert finish(db, [second], DONE) == frozenset()
+    assert finish(db, [second], DONE) == frozenset()  # its answer was lost
+    late, good = JOBS.attempts(db, row_id)
+    assert (late.result, late.lease_lost, late.cause) == ("completed", True, None)
+    assert (good.result, good.lease_lost, good.cause, good.is_repeat) == ("completed", False, "lease_lost", True)
+
+
+def test_a_claim_that_is_rolled_back_leaves_no_attempt(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    kept = terms("w7", plain=TaskTerms(timedelta(seconds=60), ledger=True))
+    with db.transaction(force_rollback=True):
+        run(store.claim(CATALOG, kept, "default", 1), driver_for(db).execute)
+    assert JOBS.attempts(db, row_id) == []

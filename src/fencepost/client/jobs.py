@@ -14,12 +14,13 @@ from uuid import uuid4
 from fencepost.client.schedules import Schedule, ScheduleOptions, checked_catch_up
 from fencepost.client.tasks import Registry, TaskDecorators
 from fencepost.core.job import EnqueuedJob, JobDraft, JobOptions, ReclaimedJob, job_draft
+from fencepost.core.ledger import Attempt, Kind
 from fencepost.core.operation import Operation, arun, run
 from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
 from fencepost.store import jobs as store
-from fencepost.store import schedules
+from fencepost.store import ledger, schedules
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.schedules import Definition, StoredSchedule
 
@@ -118,6 +119,9 @@ class _JobOperations(TaskDecorators):
             raise ConfigError("reclaim needs a limit above 0")
         return store.reclaim(self.catalog, limit=limit)
 
+    def _attempts(self, row_id: int) -> Operation[list[Attempt]]:
+        return ledger.attempts(self.catalog, Kind.JOB, [row_id])
+
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
         if older_than < timedelta(0) or limit < 1:
             raise ConfigError("purge needs older_than of at least 0 and a limit above 0")
@@ -158,6 +162,10 @@ class Jobs(_JobOperations):
         """
         return self._run(conn, self._reclaim(limit))
 
+    def attempts(self, conn: Any, row_id: int) -> list[Attempt]:
+        """Return the attempts at a job, each with its cause, as far as its task keeps a ledger."""
+        return self._run(conn, self._attempts(row_id))
+
     def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Delete jobs that were done longer ago than ``older_than``, one bounded step; return how many."""
         return self._run(conn, self._purge(older_than, limit))
@@ -184,6 +192,10 @@ class AsyncJobs(_JobOperations):
     async def reclaim(self, conn: Any, limit: int = 100) -> list[ReclaimedJob]:
         """Take back jobs whose lease has expired; see `Jobs.reclaim`."""
         return await self._run(conn, self._reclaim(limit))
+
+    async def attempts(self, conn: Any, row_id: int) -> list[Attempt]:
+        """Return the attempts at a job; see `Jobs.attempts`."""
+        return await self._run(conn, self._attempts(row_id))
 
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Delete old jobs, one bounded step; see `Jobs.purge`."""

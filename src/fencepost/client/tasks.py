@@ -41,6 +41,7 @@ class TaskOptions(TypedDict, total=False):
         max_running_per_key: how many jobs of one ``key`` run at once, over all workers.
         args: the type of its arguments; see `fencepost.client.arguments`. None for whatever JSON can hold.
         keep_result: keep what the handler returns, as JSON.
+        ledger: write down every attempt: who made it, when, and how it ended (``docs/recovery.md``).
     """
 
     queue: str
@@ -56,6 +57,7 @@ class TaskOptions(TypedDict, total=False):
     max_running_per_key: int | None
     args: Any
     keep_result: bool
+    ledger: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Task:
     max_running_per_key: int | None = None
     args: Any = None
     keep_result: bool = False
+    ledger: bool = False
     handler: Handler | None = None
     verifier: Handler | None = None
     arguments: Arguments = field(init=False, repr=False, compare=False)
@@ -127,7 +130,7 @@ class Task:
     def terms(self) -> TaskTerms:
         """What claims must know of it."""
         at_once = NO_LIMIT if self.max_running is None else self.max_running
-        return TaskTerms(self.lease, self.max_running_per_key or at_once, at_once)
+        return TaskTerms(self.lease, self.max_running_per_key or at_once, at_once, self.ledger)
 
     def lane(self, key: str | None) -> str | None:
         """Return what the limits of a job count by; None where it has none.

@@ -214,6 +214,8 @@ class ClaimedJob(NamedTuple):
     age_microseconds: int
     reclaim_count: int
     owner: str
+    ledger: bool = False
+    """Its attempts are written down."""
 
     @property
     def id(self) -> int:

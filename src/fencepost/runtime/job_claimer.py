@@ -160,9 +160,8 @@ class JobClaimer:
     # --- claims ------------------------------------------------------------------------------------------
 
     async def _plain(self, queue: str, room: int) -> JobBatch:
-        found, sent_at = await self._send(
-            lambda: store.claim(self._catalog, self._terms, queue, room), atomic=False
-        )
+        claim = functools.partial(store.claim, self._catalog, self._terms, queue, room)
+        found, sent_at = await self._send(claim, atomic=self._terms.needs_transaction)
         return JobBatch(found.claimed, sent_at)
 
     async def _lanes(self, queue: str, room: int) -> JobBatch:

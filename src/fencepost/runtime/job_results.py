@@ -61,7 +61,7 @@ class JobResults(Results[HeldJob, frozenset[int]]):
         return finalize(self._catalog, [Finished(held.claimed, action, held.result) for held, action in batch])
 
     def needs_transaction(self, batch: Sequence[Decision]) -> bool:
-        return False
+        return any(held.claimed.ledger for held, _ in batch)
 
     def written(self, batch: Sequence[Decision], found: frozenset[int]) -> None:
         for held, action in batch:

@@ -10,17 +10,18 @@ from datetime import timedelta
 from fencepost.config import WorkerSettings
 from fencepost.core.error_text import describe
 from fencepost.core.job_states import JobState
+from fencepost.core.operation import Operation
 from fencepost.runtime.job_results import JobCounters
 from fencepost.runtime.link import Link
+from fencepost.runtime.retention import Walk
 from fencepost.runtime.wakeup import Wakeup
 from fencepost.store import jobs as store
 from fencepost.store.catalog import Catalog
+from fencepost.store.upkeep import Purged
 
 log = logging.getLogger("fencepost.reclaim")
 
 RECLAIM_STEP = 100
-PURGE_STEP = 500
-PURGE_PAUSE, PURGE_REST = 0.5, 60.0
 
 
 async def reclaim_forever(
@@ -53,12 +54,18 @@ async def _reclaim_once(link: Link, catalog: Catalog, counters: JobCounters) -> 
 
 
 async def purge_jobs_forever(link: Link, catalog: Catalog, retention: timedelta) -> None:
-    """Delete what was done longer ago than ``retention``, a small step at a time."""
+    """Delete what was done longer ago than ``retention``, in small steps, for ever."""
+    walk = JobWalk(link, catalog, retention)
     while True:
-        gone = 0
-        try:
-            gone = await link.run(lambda: store.purge(catalog, older_than=retention, limit=PURGE_STEP), tries=1)
-        except Exception as error:  # noqa: BLE001 - there is always a next time
-            log.warning("a step of the clean-up failed: %s; it goes on in a while", describe(error))
-        pause = PURGE_PAUSE if gone == PURGE_STEP else PURGE_REST
-        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - not in step with the others
+        await asyncio.sleep(walk.pause * random.uniform(0.8, 1.2))  # noqa: S311 - not in step with the others
+        await walk.step()
+
+
+class JobWalk(Walk):
+    """As the messages' walk, over jobs: each step begins with the oldest."""
+
+    what = "jobs"
+
+    def _purge(self) -> Operation[Purged]:
+        deleted = yield from store.purge(self._catalog, older_than=self._retention, limit=self.limit)
+        return Purged(deleted, after=1 if deleted >= self.limit else None)

@@ -45,6 +45,7 @@ from fencepost.runtime.job_run import HeldJob, run_job
 from fencepost.runtime.job_upkeep import purge_jobs_forever, reclaim_forever
 from fencepost.runtime.lifecycle import LeaseHolder, UnexpectedFailure, tend
 from fencepost.runtime.link import Limits, Link
+from fencepost.runtime.retention import purge_ledger_forever
 from fencepost.runtime.schedules import Scheduler
 from fencepost.runtime.threads import Threads
 from fencepost.runtime.wakeup import Wakeup
@@ -157,6 +158,8 @@ class Worker(LeaseHolder[HeldJob]):
             work.append(schedules.run())
         if self.settings.retention is not None:
             work.append(purge_jobs_forever(link, self._catalog, self.settings.retention))
+        if (kept := self.settings.ledger_retention) is not None and self._terms().needs_transaction:
+            work.append(purge_ledger_forever(link, self._catalog, kept, lambda: True))
         await tend(work, self._give_up_on_overdue, OVERDUE_SECONDS / 4)
 
     # --- claiming ----------------------------------------------------------------------------------------
@@ -337,7 +340,7 @@ class Worker(LeaseHolder[HeldJob]):
         )
         if isinstance(result, Cancelled) and claimed.recovery is not Recovery.MANUAL:
             # Unlike a message's: a deploy must not use up the attempts of jobs that outlast its grace time.
-            return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=True)
+            return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=True, is_unknown=True)
         return action
 
     def _time_out(self, held: HeldJob) -> None:

@@ -15,9 +15,11 @@ from fencepost.core.error_text import storable
 from fencepost.core.job import ClaimedJob
 from fencepost.core.job_states import JobOutcome, JobState
 from fencepost.core.lease import lost
+from fencepost.core.ledger import AttemptResult, Ended, Kind, result_of
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Action, Dead, Done, Release, Reschedule
 from fencepost.store.catalog import Catalog
+from fencepost.store.ledger import close_attempts
 from fencepost.store.limits import seconds
 
 
@@ -53,7 +55,10 @@ class Finished:
 
 
 def finalize(catalog: Catalog, finished: Sequence[Finished]) -> Operation[frozenset[int]]:
-    """Write every decision behind its fence; return the ids whose lease was lost, of which nothing was changed."""
+    """Write every decision behind its fence; return the ids whose lease was lost, of which nothing was changed.
+
+    Where a ledger is kept it needs a transaction around it: an attempt ends with its result.
+    """
     done: list[Finished] = []
     requeued: list[Finished] = []
     failed: list[Finished] = []
@@ -68,7 +73,16 @@ def finalize(catalog: Catalog, finished: Sequence[Finished]) -> Operation[frozen
     lost_ids = yield from _mark_done(catalog, done)
     lost_ids |= yield from _requeue(catalog, requeued)
     lost_ids |= yield from _fail(catalog, failed)
+    ended = [_ended(each, each.claimed.id in lost_ids) for each in finished if each.claimed.ledger]
+    yield from close_attempts(catalog, Kind.JOB, ended)
     return lost_ids
+
+
+def _ended(finished: Finished, lease_lost: bool) -> Ended:
+    result, error = result_of(finished.action)
+    if result is AttemptResult.DELIVERED:
+        result = AttemptResult.COMPLETED
+    return Ended(finished.claimed.id, finished.claimed.token, result, error, lease_lost)
 
 
 def _mark_done(catalog: Catalog, done: Sequence[Finished]) -> Operation[frozenset[int]]:

@@ -16,11 +16,13 @@ from uuid import UUID
 from fencepost.core.error_text import storable
 from fencepost.core.job import ClaimedJob, EnqueuedJob, Job, JobDraft, ReclaimedJob, parsed
 from fencepost.core.job_states import JobOutcome, JobState
+from fencepost.core.ledger import Begun, Kind
 from fencepost.core.operation import Operation, Row
 from fencepost.core.records import instant
 from fencepost.core.states import Recovery
 from fencepost.errors import DedupeConflict, SchemaError
 from fencepost.store.catalog import Catalog
+from fencepost.store.ledger import open_attempts
 from fencepost.store.limits import MAX_BATCH, seconds
 
 UNIQUE_TRIES = 5
@@ -101,11 +103,13 @@ class TaskTerms:
         lease: of its jobs.
         per_key: how many jobs of one key may run at once, anywhere.
         at_once: how many jobs of it may run at once, anywhere.
+        ledger: every attempt is written down, in the transaction of its claim.
     """
 
     lease: timedelta
     per_key: int = NO_LIMIT
     at_once: int = NO_LIMIT
+    ledger: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,11 @@ class JobTerms:
     owner: str
     tasks: Mapping[str, TaskTerms]
     lease: timedelta = timedelta(seconds=60)
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether a claim and what the ledger says of it are one."""
+        return any(each.ledger for each in self.tasks.values())
 
     def params(self) -> dict[str, Any]:
         return {
@@ -175,9 +184,12 @@ def look(catalog: Catalog, queues: Sequence[str] | None) -> Operation[list[Look]
 
 
 def claim(catalog: Catalog, terms: JobTerms, queue: str, batch: int) -> Operation[JobClaim]:
-    """Claim up to ``batch`` due jobs that have no limit and that no worker may have crashed on."""
+    """Claim up to ``batch`` due jobs that have no limit and that no worker may have crashed on.
+
+    It needs a transaction around it where a task keeps a ledger (`JobTerms.needs_transaction`).
+    """
     rows = yield catalog.statement("job_claim", terms.params() | {"queue": queue, "batch": min(batch, MAX_BATCH)})
-    return _claim(rows, terms)
+    return (yield from _claim(catalog, rows, terms))
 
 
 def claim_lanes(catalog: Catalog, terms: JobTerms, queue: str, batch: int, walk: LaneWalk) -> Operation[JobClaim]:
@@ -189,7 +201,7 @@ def claim_lanes(catalog: Catalog, terms: JobTerms, queue: str, batch: int, walk:
     rows = yield catalog.statement("job_claim_lanes", params | where)
     task, lane = rows[0][-2:]
     walk.task, walk.lane = task or "", lane or ""
-    return _claim([row for row in rows if row[0] is not None], terms)
+    return (yield from _claim(catalog, [row for row in rows if row[0] is not None], terms))
 
 
 def claim_suspects(
@@ -207,7 +219,7 @@ def claim_suspects(
         "job_claim_suspects",
         params | {"queue": queue, "batch": min(batch, MAX_BATCH), "max_reclaims": max_reclaims},
     )
-    return _claim(rows, terms)
+    return (yield from _claim(catalog, rows, terms))
 
 
 def _have_lanes(catalog: Catalog) -> Operation[bool]:
@@ -216,7 +228,17 @@ def _have_lanes(catalog: Catalog) -> Operation[bool]:
     return is_ours
 
 
-def _claim(rows: Iterable[Row], terms: JobTerms) -> JobClaim:
+def _claim(catalog: Catalog, rows: Iterable[Row], terms: JobTerms) -> Operation[JobClaim]:
+    found = _claimed(rows, terms)
+    kept = [each for each in found.claimed if each.ledger]
+    begun = [Begun(each.id, each.token, each.job.queue, each.attempt, each.owner) for each in kept]
+        if each.ledger
+    ]
+    yield from open_attempts(catalog, Kind.JOB, begun)
+    return found
+
+
+def _claimed(rows: Iterable[Row], terms: JobTerms) -> JobClaim:
     claimed, exhausted = [], 0
     for row in sorted(rows, key=lambda each: (each[7], each[0])):
         status, token, fence, attempt, max_attempts, recovery, reclaims, age = row[JOB_COLUMNS : JOB_COLUMNS + 8]
@@ -237,6 +259,7 @@ def _claim(rows: Iterable[Row], terms: JobTerms) -> JobClaim:
                 age,
                 reclaims,
                 terms.owner,
+                known is not None and known.ledger,
             )
         )
     return JobClaim(claimed, exhausted)
