@@ -232,8 +232,6 @@ def _claim(catalog: Catalog, rows: Iterable[Row], terms: JobTerms) -> Operation[
     found = _claimed(rows, terms)
     kept = [each for each in found.claimed if each.ledger]
     begun = [Begun(each.id, each.token, each.job.queue, each.attempt, each.owner) for each in kept]
-        if each.ledger
-    ]
     yield from open_attempts(catalog, Kind.JOB, begun)
     return found
 
