@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import sqlite3
@@ -16,10 +17,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from fencepost import Admission, Fence, SchemaError
-from tests.store.rows import Connection, value, wait_for
+from fencepost import Admission, Fence, Inbox, SchemaError, job_resource, message_resource
+from fencepost.store import jobs
+from tests.store.job_rows import CATALOG, add_jobs, claim_one_job, claim_suspects, do, expire_jobs
+from tests.store.rows import Connection, add, claim_one, expire, value, wait_for
 
 FENCE = Fence("ledger")
+FENCE_ALONE = Fence("ledger", allow_autocommit=True)
 LEVELS = ["read committed", "repeatable read", "serializable"]
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 ROOT = Path(__file__).parents[2]
@@ -227,6 +231,39 @@ def test_tokens_of_two_resources_cross_and_the_deadlock_is_told(
         assert sorted(each.result() for each in found) == ["40P01", "admitted"]
         assert FENCE.admit(one, "b", 1)
         assert FENCE.admit(one, "a", 1)
+
+
+def test_who_took_a_message_over_is_let_in_and_who_lost_it_is_not(db: Connection) -> None:
+    add(db)
+    first = claim_one(db)
+    expire(db)
+    second = claim_one(db, owner="w2")
+    resource = message_resource(first.message.message_id)
+    assert FENCE_ALONE.admit(db, resource, second.token)
+    assert FENCE_ALONE.admit(db, resource, first.token).newest == second.token
+    assert not FENCE_ALONE.admit(db, resource, first.token)
+
+
+def test_who_took_a_job_over_is_let_in_and_who_lost_it_is_not(db: Connection) -> None:
+    add_jobs(db)
+    first = claim_one_job(db)
+    expire_jobs(db)
+    do(db, jobs.reclaim(CATALOG, limit=10))
+    (second,) = claim_suspects(db)
+    resource = job_resource(first.job.job_id)
+    assert second.job.job_id == first.job.job_id
+    assert FENCE_ALONE.admit(db, resource, first.fence)
+    assert FENCE_ALONE.admit(db, resource, second.fence)
+    assert not FENCE_ALONE.admit(db, resource, first.fence)
+
+
+def test_the_longest_names_fit_into_the_index(db: Connection) -> None:
+    """Text that cannot be compressed, of as many bytes as are taken."""
+    noise = "".join(f"{number:04x}" for number in random.Random(3).sample(range(65_536), 600))  # noqa: S311 - noise
+    assert Fence(noise[:100], allow_autocommit=True).admit(db, noise[100:2148], 1)
+    inbox = Inbox(noise[:100], allow_autocommit=True)
+    assert inbox.accept(db, noise[100:612])
+    assert inbox.accept_in_sequence(db, noise[100:2148], 1)
 
 
 FROZEN = """
