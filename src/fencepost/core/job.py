@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from fencepost.core.draft import (
     json_text,
 )
 from fencepost.core.job_states import JobOutcome, JobState
+from fencepost.core.records import StoredRow, instant
 from fencepost.core.states import Recovery
 from fencepost.core.text import checked_text, utf8
 from fencepost.errors import InvalidMessage
@@ -188,6 +190,36 @@ class Job:
     due_at: datetime
     unique_key: str | None = None
     key: str | None = None
+    _row: StoredRow | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def stored(cls, row: StoredRow) -> Job:
+        """Make a job of a store's row, each field of it decoded when it is first asked for.
+
+        Of the thousands of jobs a second, hardly one is asked for everything.
+        """
+        job: Job = object.__new__(cls)
+        _set_row(job, row)
+        _set_id(job, row[0])
+        _set_task(job, row[3])
+        return job
+
+    def with_args(self, args: Any) -> Job:
+        """Return this job with arguments of the type that its task declares."""
+        if self._row is None:
+            return replace(self, args=args)
+        job = Job.stored(self._row)
+        _set_args(job, args)
+        return job
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode a field that is not there yet."""
+        decode = _DECODERS.get(name)
+        if decode is None or self._row is None:
+            raise AttributeError(f"a job has no {name!r}")
+        value = decode(self._row)
+        object.__setattr__(self, name, value)
+        return value
 
     @property
     def scheduled_for(self) -> datetime | None:
@@ -197,6 +229,23 @@ class Job:
         except ValueError:
             return None  # a header of somebody else's
         return tick if tick.tzinfo is not None else None
+
+
+_set_row, _set_id, _set_task, _set_args = (getattr(Job, name).__set__ for name in ("_row", "id", "task", "args"))
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+_DECODERS: Mapping[str, Callable[[StoredRow], Any]] = {
+    "job_id": lambda row: UUID(row[1]),
+    "queue": lambda row: row[2],
+    "args": lambda row: json.loads(row[4]),
+    "headers": lambda row: _NO_HEADERS if row[5] == "{}" else MappingProxyType(json.loads(row[5])),
+    "created_at": lambda row: instant(row[6]),
+    "due_at": lambda row: instant(row[7]),
+    "unique_key": lambda row: row[8],
+    "key": lambda row: row[9] or None,
+}
+"""The columns of a job as a store sends them; what a statement adds comes behind."""
 
 
 class ClaimedJob(NamedTuple):

@@ -7,7 +7,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -107,7 +107,9 @@ async def run_job(
         on_unexpected(cause)
 
     try:
-        job = replace(held.claimed.job, args=task.arguments.decoded(held.claimed.args_json))
+        job = held.claimed.job
+        if task.args is not None:
+            job = job.with_args(task.arguments.decoded(held.claimed.args_json))
         if held.claimed.recovery is Recovery.VERIFY and held.claimed.may_be_repeat:
             verdict = await _verified(task, job, context, threads)
             if verdict is not Verdict.NOT_DONE:

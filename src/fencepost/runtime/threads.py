@@ -1,4 +1,4 @@
-"""Plain functions of users, each in a thread of its own."""
+"""Plain functions of users, each in a thread that runs nothing else meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextvars
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from fencepost.core.error_text import describe
@@ -31,8 +32,14 @@ def quick_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
+IDLE_SECONDS = 10.0
+"""How long a thread that has nothing to do is kept: to make one takes longer than many a handler."""
+
+_Work = Callable[[], None]
+
+
 class Threads:
-    """Runs plain functions, each in a daemon thread of its own, and counts the ones that hang.
+    """Runs plain functions in daemon threads, one at a time in each, and counts the ones that hang.
 
     A thread cannot be stopped from outside: one that outlives its time-out keeps its slot, so that a hanging
     one slows its process down instead of filling it with threads; and no thread holds up the exit.
@@ -44,6 +51,8 @@ class Threads:
         self._name = name
         self._on_end = on_end
         self._on_abandon = on_abandon
+        self._lock = threading.Lock()
+        self._idle: list[SimpleQueue[_Work]] = []
         self.abandoned = 0
         """Threads that still run although nobody waits for them any more."""
 
@@ -63,13 +72,39 @@ class Threads:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._finish, future, result, error)
 
-        threading.Thread(target=work, name=self._name, daemon=True).start()
+        self._hand_over(work)
         try:
             return await future
         finally:
             if future.cancelled():
                 self.abandoned += 1
                 self._on_abandon(self.abandoned)
+
+    def _hand_over(self, work: _Work) -> None:
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is not None:
+            inbox.put(work)
+        else:
+            threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
+
+    def _serve(self, work: _Work | None) -> None:
+        """Be a thread: do the work, then what comes next, until nothing has come for a while."""
+        inbox: SimpleQueue[_Work] = SimpleQueue()
+        while work is not None:
+            work()
+            work = None  # nothing of it is kept alive while there is nothing to do
+            with self._lock:
+                self._idle.append(inbox)
+            try:
+                work = inbox.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with self._lock:
+                    is_forgotten = inbox in self._idle
+                    if is_forgotten:
+                        self._idle.remove(inbox)
+                if not is_forgotten:
+                    work = inbox.get()  # it was handed over just now
 
     def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if future.cancelled():

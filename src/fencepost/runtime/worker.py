@@ -7,6 +7,7 @@ own, so that neither a blocked loop nor a busy thread can cost a lease.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -57,11 +58,16 @@ log = logging.getLogger("fencepost.worker")
 UNKNOWN_TASK_LEASE = timedelta(seconds=30)
 """Of jobs whose task this worker does not know, and which it gives back at once."""
 
+UNKNOWN_TASK_POLICY = RetryPolicy()
+
 UNKNOWN_TASK_PAUSE = 10.0
 """Seconds, on average, until such a job is claimed again: by a worker that knows its task, if there is one."""
 
 LINGER = 0.005
 """Seconds to wait for more room while jobs end quickly, so that a claim takes several."""
+
+MOST_UNWRITTEN = 4
+"""Results that may wait to be written, as a multiple of the concurrency, before nothing else is claimed."""
 
 PROBATION = 30.0
 """Seconds that a job on which a worker may have crashed runs with nothing else beside it."""
@@ -98,6 +104,7 @@ class Worker(LeaseHolder[HeldJob]):
         self._tasks = {name: task for name, task in jobs.registry.tasks.items() if task.handler is not None}
         if not self._tasks:
             raise ConfigError("there is no task to work on: give functions a name with @jobs.task(…)")
+        self._policies = {name: task.policy for name, task in self._tasks.items()}
         shortest = min(task.lease for task in self._tasks.values())
         self._shortest_lease = min(shortest, UNKNOWN_TASK_LEASE)
         super().__init__(store, jobs.catalog, self.settings.grace, Limits.below(self._shortest_lease))
@@ -215,6 +222,8 @@ class Worker(LeaseHolder[HeldJob]):
     def _free(self) -> int:
         if self._flight and time.monotonic() < self._probation_until:
             return 0
+        if self._finalizer.backlog >= MOST_UNWRITTEN * self.settings.concurrency:
+            return 0  # jobs end faster than their results can be written
         return self.settings.concurrency - len(self._flight) - self._threads.abandoned
 
     def _left_of_probation(self) -> float | None:
@@ -329,10 +338,9 @@ class Worker(LeaseHolder[HeldJob]):
         claimed = held.claimed
         if isinstance(result, Disabled):
             result = Refused(result.error)  # there is no destination to pause
-        policy = held.task.policy if held.task is not None else RetryPolicy()
         action = decide(
             result,
-            replace(policy, max_attempts=claimed.max_attempts),
+            _limited(self._policies.get(claimed.job.task, UNKNOWN_TASK_POLICY), claimed.max_attempts),
             attempt=claimed.attempt,
             recovery=claimed.recovery,
             age=claimed.age + timedelta(seconds=time.monotonic() - held.claimed_at),
@@ -364,9 +372,9 @@ class Worker(LeaseHolder[HeldJob]):
     # --- results, heartbeats, and what else is told ------------------------------------------------------
 
     def _written(self) -> None:
-        """Results stand in the database: lanes may have room again."""
-        self._claimer.look_again()
+        """Results stand in the database: lanes may have room again, and so may we."""
         self._wakeup.set()
+        self._ended.set()
 
     def _renew(self, held: Sequence[HeldJob], lease: timedelta) -> Operation[frozenset[int]]:
         news = {each.id: each.progress for each in held if each.progress is not each.said}
@@ -439,6 +447,12 @@ class Worker(LeaseHolder[HeldJob]):
             raise UnexpectedFailure(
                 f"stopped, since a handler raised {describe(self._unexpected)}"
             ) from self._unexpected
+
+
+@functools.lru_cache(maxsize=1_000)
+def _limited(policy: RetryPolicy, max_attempts: int) -> RetryPolicy:
+    """Return the limits of a job: its task's, but for its own limit of attempts."""
+    return replace(policy, max_attempts=max_attempts)
 
 
 def _from_any_thread(loop: asyncio.AbstractEventLoop, held: HeldJob) -> None:

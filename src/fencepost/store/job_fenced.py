@@ -86,7 +86,9 @@ def _ended(finished: Finished, lease_lost: bool) -> Ended:
 
 
 def _mark_done(catalog: Catalog, done: Sequence[Finished]) -> Operation[frozenset[int]]:
-    columns: dict[str, Any] = {"results": [each.result for each in _in_order(done)]}
+    results = [each.result for each in _in_order(done)]
+    # Without any there is no place to look for in each row.
+    columns: dict[str, Any] = {"results": None if not any(results) else results}
     return (
         yield from _write(catalog, "job_done", done, columns, JobState.DONE, [JobOutcome.COMPLETED] * len(done))
     )

@@ -265,19 +265,7 @@ def _claimed(rows: Iterable[Row], terms: JobTerms) -> JobClaim:
 
 def stored_job(row: Row) -> Job:
     """Return the job of a row that begins with the columns of ``job_columns.sql``."""
-    row_id, job_id, queue, task, args, headers, created_at, due_at, unique_key, lane = row[:JOB_COLUMNS]
-    return Job(
-        row_id,
-        UUID(job_id),
-        queue,
-        task,
-        parsed(args),
-        MappingProxyType(parsed(headers)),
-        instant(created_at),
-        instant(due_at),
-        unique_key,
-        lane or None,
-    )
+    return Job.stored(row)
 
 
 # --- upkeep --------------------------------------------------------------------------------------------
