@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from fencepost.core.error_text import storable
-from fencepost.core.job import ClaimedJob, EnqueuedJob, Job, JobDraft, ReclaimedJob, parsed
+from fencepost.core.job import ClaimedJob, EnqueuedJob, Job, JobDraft, ReclaimedJob
 from fencepost.core.job_states import JobOutcome, JobState
 from fencepost.core.ledger import Begun, Kind
 from fencepost.core.operation import Operation, Row
-from fencepost.core.records import instant
 from fencepost.core.states import Recovery
 from fencepost.errors import DedupeConflict, SchemaError
 from fencepost.store.catalog import Catalog
