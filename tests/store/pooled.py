@@ -36,6 +36,7 @@ DIRECT_ONLY: Mapping[str, str] = {
     "test_isolation.py::test_an_instant_means_the_same_whatever_the_session_believes": SESSION,
     "test_isolation.py::test_two_claims_at_once_under_a_snapshot_never_share_a_row": SESSION,
     "test_isolation.py::test_a_stale_finalize_under_a_snapshot_is_an_error_or_a_lost_lease_never_a_write": SESSION,
+    "test_job_operators.py::test_a_retry_wakes_the_workers": LISTEN,
     "test_keys.py::test_it_stays_fast_with_many_followers_and_many_keys": SCALE,
     "test_many_queues.py::test_everything_in_five_thousand_queues_is_claimed_and_what_expired_as_well": SCALE,
     "test_migrations.py::test_ten_at_once_apply_once_and_all_succeed": SESSIONS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 from uuid import uuid4
 
 import psycopg
@@ -19,16 +19,18 @@ from fencepost import Acceptance, NewMessage, Outbox
 from fencepost.client import outbox as client
 from fencepost.core.fence import entrance
 from fencepost.core.inbox import entry
-from fencepost.core.job import job_draft
+from fencepost.core.job import JobOptions, job_draft
 from fencepost.core.ledger import Begun, Cause, Kind
-from fencepost.core.operation import Rows, Statement, run
+from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.core.ticks import Due
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, fence, inbox, ledger, queues, schedules, upkeep
+from fencepost.store import breaker, fence, inbox, job_fenced, job_operators, jobs, ledger, queues, schedules, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
+from fencepost.store.jobs import LaneWalk
 from fencepost.store.rate import claim_within_rate
+from tests.store.job_rows import ACTIONS, CATALOG, JOBS, LEASE, TERMS, expire_jobs
 from tests.store.rows import OUTBOX, Connection, expire
 from tests.store.test_catalog import FILES
 
@@ -117,6 +119,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
     every_queue_key_and_doctor_operation(outbox, hostile, Recording(hostile).execute)
     destination_operations(outbox, hostile, Recording(hostile).execute)
     inbox_operations(hostile, Recording(hostile).execute)
+    job_operations(hostile, Recording(hostile).execute)
     fence_operations(hostile, Recording(hostile).execute)
     schedule_operations(hostile, Recording(hostile).execute)
     ledger_operations(outbox, hostile, Recording(hostile).execute)
@@ -266,6 +269,51 @@ def ledger_operations(outbox: Outbox, conn: Connection, execute: Callable[[State
     run(ledger.open_attempts(outbox.catalog, Kind.JOB, [Begun(1, "token", "ledger", 1, "w")]), execute)
     assert [each.result for each in run(ledger.attempts(outbox.catalog, Kind.JOB, [1]), execute)] == ["lost"]
     assert run(ledger.purge(outbox.catalog, older_than=timedelta(0), limit=10), execute).deleted == 3
+
+
+def job_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> None:
+    """Jobs with and without a limit: claimed, beating, finished, lost and taken back; and operators."""
+
+    def do(operation: Operation[Any]) -> Any:
+        with conn.transaction():
+            return run(operation, execute)
+
+    def add(task: str = "plain", **options: Unpack[JobOptions]) -> int:
+        row_id: int = do(JOBS._enqueue(task, {"n": 1}, options)).id
+        return row_id
+
+    ids = [add(unique_key=f"{n}") for n in range(5)]
+    assert add(unique_key="0") == ids[0]
+    lanes = [add("keyed", key="a"), add("few")]
+    add(queue="other", delay=timedelta(minutes=1))
+    assert [each.queue for each in do(jobs.look(CATALOG, None))] == ["default", "other"]
+    held = do(jobs.claim(CATALOG, TERMS, "default", 9)).claimed
+    assert [each.id for each in held] == ids
+    assert [each.id for each in do(jobs.claim_lanes(CATALOG, TERMS, "default", 9, LaneWalk())).claimed] == lanes
+    assert do(job_fenced.heartbeat(CATALOG, held, LEASE, {ids[0]: "1"})) == frozenset()
+    ends = ("done", "retry", "fail")
+    finished = [job_fenced.Finished(each, ACTIONS[end], "2") for each, end in zip(held, ends, strict=False)]
+    assert do(job_fenced.finalize(CATALOG, finished)) == frozenset()
+    assert do(job_fenced.finalize(CATALOG, finished)) == frozenset()
+    assert do(job_fenced.heartbeat(CATALOG, held, LEASE)) == {each.id for each in held[:3]}
+    expire_jobs(conn)
+    assert len(do(jobs.reclaim(CATALOG, limit=9))) == 4
+    assert len(do(jobs.claim_suspects(CATALOG, TERMS, "default", 1)).claimed) == 1
+    every_state = do(JOBS._list(None, None, None, None, None, 100)).jobs
+    assert len(every_state) == 8
+    assert (
+        do(job_operators.show(CATALOG, ids[0])).job
+        == do(job_operators.show(CATALOG, every_state[-1].job.job_id)).job
+    )
+    assert [each.queue for each in do(job_operators.stats(CATALOG)).queues] == ["default", "other"]
+    conn.execute(
+        "UPDATE outbox_job SET available_at = 'yesterday', created_at = 'yesterday' WHERE queue = 'other'"
+    )
+    assert [each.info.job.queue for each in do(JOBS._stuck(timedelta(hours=1), LEASE, 9)).jobs] == ["other"]
+    assert do(JOBS._retry([ids[2], ids[0]], "ann", "why")).changed == (ids[2],)
+    assert do(job_operators.cancel(CATALOG, [ids[2]], actor="ann", reason=None)).changed == (ids[2],)
+    conn.execute("UPDATE outbox_job SET finished_at = 'yesterday' WHERE status = 'done'")
+    assert do(JOBS._purge(timedelta(hours=1), 9)) == 1
 
 
 def ordered_operations(outbox: Outbox, conn: Connection, execute: Callable[[Statement], Rows]) -> None:

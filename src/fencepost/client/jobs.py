@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
+from fencepost.client.job_operators import AsyncJobOperators, JobOperators
 from fencepost.client.schedules import Schedule, ScheduleOptions, checked_catch_up
 from fencepost.client.tasks import Registry, TaskDecorators
 from fencepost.core.job import EnqueuedJob, JobDraft, JobOptions, ReclaimedJob, job_draft
@@ -133,7 +134,7 @@ def _or(value: int | None, otherwise: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs(_JobOperations):
+class Jobs(_JobOperations, JobOperators):
     """Jobs on a sync connection, and the tasks that they are of."""
 
     def enqueue(self, conn: Any, task: str, args: Any = None, **options: Unpack[JobOptions]) -> EnqueuedJob:
@@ -179,7 +180,7 @@ class Jobs(_JobOperations):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncJobs(_JobOperations):
+class AsyncJobs(_JobOperations, AsyncJobOperators):
     """Jobs on an async connection; the twin of `Jobs`."""
 
     async def enqueue(self, conn: Any, task: str, args: Any = None, **options: Unpack[JobOptions]) -> EnqueuedJob:

@@ -37,6 +37,9 @@ MAX_ATTEMPTS = 1_000_000
 SCHEDULED_FOR = "scheduled-for"
 """The header that holds the instant of the tick that a job was enqueued for, ISO 8601 in UTC."""
 
+KNOWS_NO_TASK = " knows no task "
+"""What stands in the error of a job that was given back by a worker that does not know its task."""
+
 
 class JobOptions(TypedDict, total=False):
     """The optional arguments of ``Jobs.enqueue``.
@@ -305,7 +308,7 @@ class ReclaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """A job as an operator sees it."""
+    """A job as an operator sees it; lists leave out ``job.args`` and ``result``."""
 
     job: Job
     state: JobState
@@ -316,14 +319,41 @@ class JobInfo:
     reclaim_count: int
     fence: int
     worker: str | None
+    """Who holds it, or held it last."""
     reserved_at: datetime | None
     heartbeat_at: datetime | None
-    lease_left: timedelta | None
-    """Time until the lease ends; negative where it has ended."""
+    lease_expires_at: datetime | None
     progress: Any
     last_error: str | None
-    result: Any
     finished_at: datetime | None
+    seen_at: datetime
+    """When it was so, by the database's clock."""
+    result: Any = None
+
+    @property
+    def id(self) -> int:
+        return self.job.id
+
+    @property
+    def lease_left(self) -> timedelta | None:
+        """Time until the lease ends; negative where it has ended."""
+        return None if self.lease_expires_at is None else self.lease_expires_at - self.seen_at
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs of a list; ``after`` is where to go on, None at its end."""
+
+    jobs: tuple[JobInfo, ...]
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanges:
+    """What an operator's action changed, by id, and what it left alone, with the reason."""
+
+    changed: tuple[int, ...]
+    refused: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

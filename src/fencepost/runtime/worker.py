@@ -21,6 +21,7 @@ from fencepost.client.jobs import AsyncJobs, Jobs
 from fencepost.client.tasks import Task
 from fencepost.config import WorkerSettings
 from fencepost.core.error_text import describe, storable
+from fencepost.core.job import KNOWS_NO_TASK
 from fencepost.core.lease import TrustWindow
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import (
@@ -285,7 +286,7 @@ class Worker(LeaseHolder[HeldJob]):
         name = storable(held.claimed.job.task, 200)
         log.error("job %d: this worker knows no task %r and gives it back to others", held.id, name)
         pause = timedelta(seconds=UNKNOWN_TASK_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-        text = f"worker {self.settings.owner} knows no task {name!r}: given back to others"
+        text = f"worker {self.settings.owner}{KNOWS_NO_TASK}{name!r}: given back to others"
         self._finalizer.submit(held, Reschedule(Event.DEFER, pause, text, refund_attempt=True))
 
     async def _run(self, held: HeldJob, task: Task) -> None:

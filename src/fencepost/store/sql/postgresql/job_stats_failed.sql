@@ -1,0 +1,5 @@
+SELECT outcome, count(*)
+FROM {job}
+WHERE status = 'failed'
+GROUP BY outcome
+ORDER BY outcome
