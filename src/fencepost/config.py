@@ -265,6 +265,12 @@ Destinations = tuple[tuple[str, str], ...]
 
 DISPATCHER_NAMES = frozenset(each.name for each in fields(DispatcherSettings))
 
+WORKER_SHARED = frozenset({"owner", "poll_interval", "notify", "listen_store"})
+"""Settings that are the same for dispatchers and workers; workers have the others for themselves."""
+
+WORKER_PREFIX = "worker_"
+"""Begins the name of a setting that is a worker's own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -282,6 +288,7 @@ class Settings:
     log_level: str = "info"
     log_json: bool = False
     dispatcher: DispatcherSettings = field(default_factory=DispatcherSettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -289,6 +296,8 @@ class Settings:
 
     def value(self, name: str) -> Any:
         """Return one value by its setting's name."""
+        if name.startswith(WORKER_PREFIX):
+            return getattr(self.worker, name.removeprefix(WORKER_PREFIX))
         return getattr(self.dispatcher if name in DISPATCHER_NAMES else self, name)
 
     def source(self, name: str) -> Source:

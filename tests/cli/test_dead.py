@@ -239,7 +239,7 @@ def test_progress_is_told_and_each_step_is_committed(
     call: Call, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencepost.cli.dead.PAGE", 2)
-    monkeypatch.setattr("fencepost.cli.dead.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("fencepost.cli.progress.PROGRESS_SECONDS", 0.0)
     bury(store, 5)
     with psycopg.connect(store) as connection:
         connection.execute("ALTER TABLE outbox_audit ADD COLUMN step xid8 DEFAULT pg_current_xact_id()")

@@ -11,7 +11,15 @@ import pytest
 
 from fencepost.cli.redaction import Redactor
 from fencepost.cli.settings import BY_NAME, SETTINGS, InvalidSettings, load_settings
-from fencepost.config import ConfiguredRoute, DispatcherSettings, Settings, Source
+from fencepost.config import (
+    WORKER_PREFIX,
+    WORKER_SHARED,
+    ConfiguredRoute,
+    DispatcherSettings,
+    Settings,
+    Source,
+    WorkerSettings,
+)
 
 HERE = Path(__file__)
 
@@ -44,6 +52,24 @@ def test_the_defaults_are_the_dispatchers_own() -> None:
 
 def test_every_setting_of_a_dispatcher_is_in_the_table() -> None:
     assert {each.name for each in dataclasses.fields(DispatcherSettings)} <= set(BY_NAME)
+
+
+def test_every_setting_of_a_worker_is_in_the_table_once() -> None:
+    names = {each.name for each in dataclasses.fields(WorkerSettings)}
+    own = {name.removeprefix(WORKER_PREFIX) for name in BY_NAME if name.startswith(WORKER_PREFIX)}
+    assert own | WORKER_SHARED == names
+    assert not own & WORKER_SHARED
+    assert load_settings(environ={}).worker == WorkerSettings()
+
+
+def test_what_both_share_is_said_once_and_wrong_once(folder: Path) -> None:
+    write(folder, 'poll_interval = "0s"\ngrace = "2d"\n[worker]\nconcurrency = 0\n')
+    told = problems().split("; ")
+    assert [each.partition(":")[0] for each in told] == [
+        "poll_interval (file fencepost.toml)",
+        "grace (file fencepost.toml)",
+        "worker_concurrency (file fencepost.toml)",
+    ]
 
 
 def test_each_source_is_over_the_one_before(folder: Path) -> None:
@@ -90,6 +116,12 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
         breaker_failures = 0
         breaker_cap = "10s"
         outage_budget = "12h"
+        [worker]
+        queues = ["urgent", "default"]
+        concurrency = 3
+        retention = "14d"
+        grace = "5m"
+        on_unexpected = "stop"
         [destinations]
         events = "kafka://k1:9092/?topic=shop.{event_type}"
         plain.url = "stdout:"
@@ -127,6 +159,17 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
     assert settings.log_json is True
     assert settings.dispatcher.listen_store == "postgresql://app@direct/shop"
     assert settings.dispatcher.retention == timedelta(days=30)
+    assert settings.worker == WorkerSettings(
+        owner="w1",
+        poll_interval=timedelta(milliseconds=250),
+        notify=False,
+        listen_store="postgresql://app@direct/shop",
+        queues=("urgent", "default"),
+        concurrency=3,
+        retention=timedelta(days=14),
+        grace=timedelta(minutes=5),
+        on_unexpected="stop",
+    )
 
 
 def test_everything_can_be_said_in_the_environment() -> None:
@@ -138,6 +181,9 @@ def test_everything_can_be_said_in_the_environment() -> None:
         "queues": "a, b",
         "log_level": "debug",
         "on_unexpected": "stop",
+        "worker_queues": "a, b",
+        "worker_on_unexpected": "stop",
+        "worker_retention": "none",
         "notify": "off",
         "log_json": "YES",
         "max_age": "none",
@@ -183,7 +229,7 @@ def test_the_file_can_be_named(folder: Path) -> None:
         ("bacth = 5", "fencepost.toml: unknown setting 'bacth': did you mean 'batch'?"),
         (
             "[dispatcher]\nbatch = 5",
-            "unknown setting 'dispatcher': the only tables are [destinations] and [routes]",
+            "unknown setting 'dispatcher': the only tables are [worker], [destinations] and [routes]",
         ),
         ("zzz = 5", "unknown setting 'zzz': `fencepost config show` lists the settings"),
         ("batch = true", "batch (file fencepost.toml): expected a whole number, not true or false"),
@@ -291,8 +337,35 @@ def test_a_misspelt_variable_is_told() -> None:
 
 
 def test_variables_of_others_are_left_alone() -> None:
-    others = ("PORT", "SERVICE_HOST", "SERVICE_PORT", "PORT_5432_TCP_ADDR", "EMBEDDED_DIR", "TEST_PG15_BIN", "URL")
+    others = (
+        "WORKER_PORT",
+        "WORKER_SERVICE_HOST",
+        "WORKER_PORT_80_TCP",
+        "PORT",
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "PORT_5432_TCP_ADDR",
+        "EMBEDDED_DIR",
+        "TEST_PG15_BIN",
+        "URL",
+    )
     assert load_settings(environ={f"FENCEPOST_{name}": "x" for name in others}) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("worker = 5", "worker is a table: write [worker]"),
+        ("worker_queues = ['a']", "unknown setting 'worker_queues': write it as 'queues' under [worker]"),
+        ("[worker]\nbatch = 5", "setting 'batch' stands under [worker]: move it above"),
+        ("[worker]\nlanes = 5", "setting 'lanes' stands under [worker]: there are queues, concurrency"),
+        ("[worker]\nconcurrency = 'x'", "worker_concurrency (file fencepost.toml): expected a whole number"),
+        ("[worker]\nqueues = []", "worker_queues (file fencepost.toml): expected names"),
+    ],
+)
+def test_a_mistake_in_the_workers_table(folder: Path, text: str, said: str) -> None:
+    write(folder, text)
+    assert said in problems()
 
 
 def test_flags_given_several_times() -> None:

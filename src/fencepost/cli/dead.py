@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -16,9 +14,11 @@ from fencepost.cli import exits
 from fencepost.cli.actor import actor_option, os_user
 from fencepost.cli.attempts import attempt_as_json, show_attempts
 from fencepost.cli.invocation import Invocation, outbox_of
-from fencepost.cli.messages import HEADERS, MAX_ID, details, identity_of, row, summary, text_of
+from fencepost.cli.messages import HEADERS, MAX_ID, details, identity_of, row, summary
 from fencepost.cli.options import STORE, json_option, takes_settings
-from fencepost.cli.output import Output
+from fencepost.cli.output import Output, counted
+from fencepost.cli.progress import progress
+from fencepost.cli.rows import ROW_ID, show_full
 from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
 from fencepost.core.ledger import Attempt, Kind
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """Messages per transaction when all of them are changed."""
-
-ROW_ID = click.IntRange(1, MAX_ID)
-
-PROGRESS_SECONDS = 5.0
-"""How often progress is told where there is no terminal to show a bar on."""
 
 _OUTCOMES = click.Choice(sorted(str(outcome) for outcome in DEAD_OUTCOMES))
 
@@ -110,7 +105,7 @@ def show(invocation: Invocation, settings: Settings, identity: str, as_json: boo
     for number, (each, made) in enumerate(zip(found, attempts, strict=True)):
         if number:
             click.echo()
-        _show(out, details(each))
+        show_full(out, details(each))
         if made:
             click.echo()
             show_attempts(out, made)
@@ -131,13 +126,6 @@ def _found(
         ids = [each.message.id for each in found]
         attempts = run(ledger.attempts(outbox.catalog, Kind.MESSAGE, ids), driver_for(connection).execute)
     return found, [[each for each in attempts if each.row_id == row_id] for row_id in ids]
-
-
-def _show(out: Output, full: dict[str, Any]) -> None:
-    width = max(map(len, full))
-    for name, value in full.items():
-        shown = out.text(str(text_of(value))).replace("\n", "\n" + " " * (width + 2))
-        click.echo(f"{name:{width}}  {shown}")
 
 
 def _change_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,11 +200,11 @@ def _change(
         count = _count(connection, outbox, queue, outcome) if everything else len(ids)
         connection.rollback()  # nobody knows how long the answer takes: no transaction may stay open
         if everything and count and not yes:
-            messages = _counted(count, "dead message")
+            messages = counted(count, "dead message")
             if not click.confirm(f"{verb.capitalize()} {messages}{_filter_text(queue, outcome)}?", err=True):
                 out.note("nothing was changed")
                 return exits.NEGATIVE
-        with _progress(out, verb, count, as_json) as advance:
+        with progress(out, f"{verb} dead messages", count, as_json) as advance:
             for page in _pages(connection, outbox, ids, queue, outcome):
                 step = change(connection, page, actor or os_user(), reason)
                 freed.append(run(keys.freed(outbox.catalog, step), driver_for(connection).execute))
@@ -257,30 +245,6 @@ def _count(connection: Connection, outbox: Outbox, queue: str | None, outcome: s
     return sum(count for name, count in found.dead_by_outcome.items() if outcome in (None, name))
 
 
-@contextmanager
-def _progress(out: Output, verb: str, total: int, as_json: bool) -> Iterator[Callable[[int], None]]:
-    """Yield what counts on: a bar on a terminal, a line now and then on standard error elsewhere."""
-    console = out.console(stderr=True)
-    if as_json or not console.is_terminal:
-        done, next_line = 0, time.monotonic() + PROGRESS_SECONDS
-
-        def tell(count: int) -> None:
-            nonlocal done, next_line
-            done += count
-            if time.monotonic() >= next_line:
-                out.note(f"{verb}: {done} of {max(total, done)}")
-                next_line = time.monotonic() + PROGRESS_SECONDS
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"{verb} dead messages", total=total)
-        yield lambda count: progress.advance(task, count)
-
-
 def _sum(steps: Sequence[Freed]) -> Freed:
     return Freed(
         keys=sum(each.keys for each in steps),
@@ -294,16 +258,12 @@ def _report(out: Output, verb: str, changed: list[int], unchanged: list[int], fr
         out.json({"changed": changed, "unchanged": unchanged, "freed": asdict(freed)})
         return
     state = "pending again" if verb == "retry" else "skipped"
-    out.line(f"{_counted(len(changed), 'message')} {'is' if len(changed) == 1 else 'are'} {state}")
+    out.line(f"{counted(len(changed), 'message')} {'is' if len(changed) == 1 else 'are'} {state}")
     if freed.keys:
-        waiting = f"{'more than ' if freed.is_capped else ''}{_counted(freed.messages, 'message')}"
-        out.line(f"that frees {_counted(freed.keys, 'ordering key')}, in which {waiting} waited")
+        waiting = f"{'more than ' if freed.is_capped else ''}{counted(freed.messages, 'message')}"
+        out.line(f"that frees {counted(freed.keys, 'ordering key')}, in which {waiting} waited")
     for row_id in unchanged:
         out.note(f"message {row_id} is not dead, or not there: nothing was changed")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _filter_text(queue: str | None, outcome: str | None) -> str:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fencepost.cli import exits
-from fencepost.cli.departure import Departure
-from fencepost.cli.failures import failure_of
-from fencepost.cli.invocation import Invocation, connect, outbox_of
+from fencepost.cli.invocation import Invocation
 from fencepost.cli.logs import log_to_stderr
 from fencepost.cli.options import STORE, takes_settings
+from fencepost.cli.serving import serve, shown
 from fencepost.cli.settings import SETTINGS
-from fencepost.cli.settings.addresses import PYTHON_TARGET, check_target, shown_store
+from fencepost.cli.settings.addresses import PYTHON_TARGET, check_target
 from fencepost.cli.targets import targets_of
 from fencepost.config import DISPATCHER_NAMES, Settings
-from fencepost.errors import SchemaError
+from fencepost.store.catalog import Names
 
 if TYPE_CHECKING:
     from fencepost.runtime.dispatcher import Dispatcher
-
-log = logging.getLogger("fencepost.cli")
 
 _FLAGS = (
     *(*STORE, "destinations", "routes", "log_level", "log_json"),
     *(s.name for s in SETTINGS if s.name in DISPATCHER_NAMES),
 )
+
+
+_TOLD = frozenset({"destinations", "routes", "owner", "queues", "batch", "concurrency", "lease"})
+"""Settings that the log says at the start."""
 
 
 def _routes_from_shorthands(flags: dict[str, Any], given: dict[str, Any]) -> None:
@@ -64,75 +62,29 @@ def dispatch(invocation: Invocation, settings: Settings, once: bool) -> int:
     """
     log_to_stderr(settings, invocation.redact)
     targets = targets_of(settings)
-    departure = Departure(settings.dispatcher.grace.total_seconds())
-    departure.install()
-    # Publishers bring threads: from here on the process never ends by waiting for them.
-    invocation.leave = departure.leave
-    try:
-        with invocation.store_url(settings) as url:
-            _refuse_missing_tables(url, settings)
-            from fencepost.runtime.dispatcher import Dispatcher
 
-            dispatcher = Dispatcher(
-                url,
-                targets.routes,
-                settings.dispatcher,
-                destinations=targets.destinations,
-                schema_name=settings.schema,
-                table=settings.table,
-            )
-            drained = _run(dispatcher, settings, once, departure)
-    except Exception:
-        if not departure.has_loop:
-            invocation.leave = None
-            departure.withdraw()
-        raise
-    return exits.OK if drained else exits.NEGATIVE
+    def make(url: str) -> Dispatcher:
+        from fencepost.runtime.dispatcher import Dispatcher
 
+        return Dispatcher(
+            url,
+            targets.routes,
+            settings.dispatcher,
+            destinations=targets.destinations,
+            schema_name=settings.schema,
+            table=settings.table,
+        )
 
-def _refuse_missing_tables(url: str, settings: Settings) -> None:
-    """Find out now what is wrong with the database: once it runs, the dispatcher waits for it to come back."""
-    with connect(url, "dispatch") as connection:
-        problems = outbox_of(settings).check_schema(connection)
-    if problems:
-        raise SchemaError("; ".join(problems))
-
-
-def _run(dispatcher: Dispatcher, settings: Settings, once: bool, departure: Departure) -> bool:
-    """Run an event loop as ``asyncio.run`` does, without its patience at the end.
-
-    It waits for every task and thread; one publish that ignores its cancellation would hold up the exit.
-    """
-    from fencepost.runtime.loop import new_event_loop
-
-    loop = new_event_loop()
-    try:
-        task = loop.create_task(_serve(dispatcher, settings, once, departure))
-        # Until it runs, nothing is in flight: the whole of it may be cancelled.
-        departure.setting_up(loop, task.cancel)
-        return loop.run_until_complete(task)
-    except asyncio.CancelledError:
-        log.info("stopped", extra={"fields": {"drained": True} | dispatcher.counters.as_dict()})
-        return True
-    finally:
-        loop.close()
-
-
-async def _serve(dispatcher: Dispatcher, settings: Settings, once: bool, departure: Departure) -> bool:
-    drained, code = False, exits.NEGATIVE
-    async with dispatcher:
-        log.info("dispatching", extra={"fields": _described(settings)})
-        departure.running(dispatcher.stop)
-        try:
-            drained = await (_one_batch(dispatcher) if once else dispatcher.run(handle_signals=False))
-            code = exits.OK if drained else exits.NEGATIVE
-        except Exception as error:
-            code = failure_of(error, settings).code
-            raise
-        finally:
-            log.info("stopped", extra={"fields": {"drained": drained} | dispatcher.counters.as_dict()})
-            departure.closing(code)
-    return drained
+    return serve(
+        invocation,
+        settings,
+        role="dispatch",
+        grace=settings.dispatcher.grace.total_seconds(),
+        names=Names(settings.schema, settings.table),
+        make=make,
+        once=_one_batch if once else None,
+        told={"message": "dispatching"} | shown(settings, _TOLD),
+    )
 
 
 async def _one_batch(dispatcher: Dispatcher) -> bool:
@@ -142,8 +94,3 @@ async def _one_batch(dispatcher: Dispatcher) -> bool:
     if dispatcher.counters.unexpected and dispatcher.settings.on_unexpected == "stop":
         raise UnexpectedFailure("a publisher raised an unclassified exception, see the log")
     return True
-
-
-def _described(settings: Settings) -> dict[str, str]:
-    told = {"destinations", "routes", "owner", "queues", "batch", "concurrency", "lease"}
-    return {"store": shown_store(settings.store)} | {s.name: s.shown(settings) for s in SETTINGS if s.name in told}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fencepost.cli.output import Output
 from fencepost.cli.redaction import Redactor
+from fencepost.client.jobs import Jobs
 from fencepost.client.outbox import Outbox
 from fencepost.config import Settings
 from fencepost.embedded import open_store
@@ -83,3 +84,8 @@ def connect(url: str, role: str) -> Iterator[psycopg.Connection[Any]]:
 def outbox_of(settings: Settings) -> Outbox:
     """Return the outbox at the configured place."""
     return Outbox(schema_name=settings.schema, table=settings.table)
+
+
+def jobs_of(settings: Settings) -> Jobs:
+    """Return the jobs at the configured place, without any task."""
+    return Jobs(schema_name=settings.schema, table=settings.table)

@@ -39,7 +39,7 @@ def row(dead_message: DeadMessage, *, ages: bool) -> list[Cell]:
     cells: list[Cell] = list(summary(dead_message).values())
     if ages and dead_message.dead_at is not None:
         cells[HEADERS.index("dead_at")] = datetime.now(UTC) - dead_message.dead_at
-    cells[-1] = _shortened(dead_message.last_error)
+    cells[-1] = shortened(dead_message.last_error)
     return cells
 
 
@@ -84,14 +84,15 @@ def text_of(value: Any) -> Any:
     return "-" if value is None else value
 
 
-def _shortened(text: str | None) -> str | None:
+def shortened(text: str | None) -> str | None:
+    """Return the beginning of an error, for a list."""
     if text is None or len(text) <= _LAST_ERROR_SHOWN:
         return text
     return f"{text[:_LAST_ERROR_SHOWN]} …"
 
 
-def identity_of(text: str) -> int | UUID:
-    """Return what a message is called on the command line: its id, or its message id.
+def identity_of(text: str, noun: str = "message") -> int | UUID:
+    """Return what a message, or something else, is called on the command line: its id, or its message id.
 
     Raises:
         click.UsageError: it is neither.
@@ -102,5 +103,5 @@ def identity_of(text: str) -> int | UUID:
         return UUID(text)
     except ValueError:
         raise click.UsageError(
-            f"{text!r} is neither a message's id (a number) nor its message id (a UUID)"
+            f"{text!r} is neither a {noun}'s id (a number) nor its {noun} id (a UUID)"
         ) from None

@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Command)
 STORE = ("store", "schema", "table")
 
 
-def takes_settings(*names: str, complete: Complete | None = None) -> Callable[[Command], Command]:
+def takes_settings(*names: str, complete: Complete | None = None, own: str = "") -> Callable[[Command], Command]:
     """Give a command the flags of some settings, ``--config`` and ``--debug``.
 
     The command is called with the invocation and with the settings before its own parameters.
@@ -31,6 +31,7 @@ def takes_settings(*names: str, complete: Complete | None = None) -> Callable[[C
         names: the settings that can be given as flags; all others can come from elsewhere as ever.
         complete: moves what the command's own flags say about settings from the second dictionary (by
             parameter) to the first (by setting).
+        own: the prefix of settings that are this command's own: their flags are known without it as well.
     """
 
     def decorate(command: Command) -> Command:
@@ -40,12 +41,12 @@ def takes_settings(*names: str, complete: Complete | None = None) -> Callable[[C
                 complete(flags, given)
             return command(invocation, read_settings(invocation, flags, config), **given)
 
-        return takes_flags(*names)(wrapped)
+        return takes_flags(*names, own=own)(wrapped)
 
     return decorate
 
 
-def takes_flags(*names: str) -> Callable[[Command], Command]:
+def takes_flags(*names: str, own: str = "") -> Callable[[Command], Command]:
     """Give a command the same flags, but unread: it is called with the invocation, the flags and the file."""
 
     def decorate(command: Command) -> Command:
@@ -58,7 +59,7 @@ def takes_flags(*names: str) -> Callable[[Command], Command]:
             return command(invocation, flags, config, **given)
 
         for name in reversed(names):
-            wrapped = _option(BY_NAME[name])(wrapped)
+            wrapped = _option(BY_NAME[name], own)(wrapped)
         return wrapped
 
     return decorate
@@ -72,14 +73,17 @@ def read_settings(invocation: Invocation, flags: dict[str, object], config: str 
     return settings
 
 
-def _option(setting: Setting) -> Callable[[C], C]:
+def _option(setting: Setting, own: str) -> Callable[[C], C]:
     shown = "" if setting.default in (None, ()) else f"  (default {setting.kind.show(setting.default)})"
     text = f"{setting.help[0].upper()}{setting.help[1:]}{shown}.  [{setting.variable}]"
     if setting.kind is YES_NO:
         declaration = f"{setting.option}/--no-{setting.option.removeprefix('--')}"
         return click.option(declaration, setting.name, default=None, help=text)
     many = setting.kind.from_texts is not None
-    return click.option(setting.option, setting.name, multiple=many, metavar=setting.kind.metavar, help=text)
+    options = [setting.option]
+    if own and setting.name.startswith(own):
+        options.insert(0, f"--{setting.option.removeprefix('--').removeprefix(own.replace('_', '-'))}")
+    return click.option(*options, setting.name, multiple=many, metavar=setting.kind.metavar, help=text)
 
 
 def _want_tracebacks(context: click.Context, _parameter: click.Parameter, value: bool) -> None:

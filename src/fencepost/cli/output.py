@@ -128,6 +128,11 @@ def ago(duration: timedelta) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of something, such as ``1 message`` or ``2 messages``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _shown(value: Cell) -> str:
     if value is None:
         return "-"

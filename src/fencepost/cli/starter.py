@@ -7,13 +7,17 @@ from collections.abc import Iterator
 
 from fencepost.cli.settings import SETTINGS, Setting
 from fencepost.cli.settings.addresses import shown_store
-from fencepost.config import Settings
+from fencepost.config import WORKER_PREFIX, Settings
 from fencepost.publishers.address import MASK
 
 _HEAD = """\
 # fencepost: settings in this file, over them FENCEPOST_* variables, over those the command's flags.
 # `fencepost config show` says which value holds and where it comes from.
 """
+
+_WORKER = """\
+# For `fencepost work`, which runs jobs. It also goes by owner, poll_interval, notify and listen_store above.
+[worker]"""
 
 _TARGETS = """\
 # Where messages go: URLs (stdout:, https://…, kafka://…, nats://…) or python:package.module:object. Each
@@ -32,12 +36,12 @@ _TARGETS = """\
 
 def starter_file(settings: Settings) -> str:
     """Return the text of a configuration file that says what these settings say about the store."""
-    return "\n".join([_HEAD, *_lines(settings), _TARGETS])
+    return "\n".join([_HEAD, *_lines(settings), _WORKER, *_lines(settings, of_worker=True), _TARGETS])
 
 
-def _lines(settings: Settings) -> Iterator[str]:
+def _lines(settings: Settings, *, of_worker: bool = False) -> Iterator[str]:
     for setting in SETTINGS:
-        if setting.name in ("destinations", "routes"):
+        if setting.name in ("destinations", "routes") or setting.is_of_worker != of_worker:
             continue
         yield f"# {setting.help[0].upper()}{setting.help[1:]}."
         yield _line(setting, settings) + "\n"
@@ -49,7 +53,7 @@ def _line(setting: Setting, settings: Settings) -> str:
         return _store_line(settings.store)
     if setting.name in ("schema", "table") and value != setting.default:
         return f"{setting.name} = {_quoted(value)}"
-    return f"# {setting.name} = {_example(setting)}"
+    return f"# {setting.name.removeprefix(WORKER_PREFIX)} = {_example(setting)}"
 
 
 def _store_line(store: str | None) -> str:
@@ -84,4 +88,6 @@ _UNSET_EXAMPLES = {
     "max_age": '"7d"',
     "listen_store": '"postgresql://USER@HOST/DATABASE"',
     "retention": '"30d"',
+    "worker_queues": '["urgent", "default"]',
+    "worker_retention": '"30d"',
 }

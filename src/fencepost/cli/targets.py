@@ -93,8 +93,11 @@ def _publisher(target: str) -> Any:
     return imported(target.removeprefix(PYTHON_TARGET))
 
 
-def imported(name: str) -> Any:
+def imported(name: str, what: str = "publisher") -> Any:
     """Return the object ``module:object``; modules of the working directory are found as well.
+
+    Args:
+        what: what it is to be, for the error.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -106,4 +109,4 @@ def imported(name: str) -> Any:
     try:
         return functools.reduce(getattr, path.split("."), import_module(module))
     except Exception as error:  # whatever a user's module raises while it is imported
-        raise ConfigError(f"publisher {name} cannot be loaded: {describe(error)}") from error
+        raise ConfigError(f"{what} {name} cannot be loaded: {describe(error)}") from error

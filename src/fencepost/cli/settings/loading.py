@@ -8,11 +8,19 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fencepost.cli.settings.kinds import STORE
 from fencepost.cli.settings.table import BY_NAME, SETTINGS
-from fencepost.config import DISPATCHER_NAMES, DispatcherSettings, Settings, Source
+from fencepost.config import (
+    DISPATCHER_NAMES,
+    WORKER_PREFIX,
+    WORKER_SHARED,
+    DispatcherSettings,
+    Settings,
+    Source,
+    WorkerSettings,
+)
 from fencepost.errors import ConfigError
 
 CONFIG_FILE = "fencepost.toml"
@@ -20,6 +28,10 @@ CONFIG_VARIABLE = "FENCEPOST_CONFIG"
 
 _PREFIX = "FENCEPOST_"
 _OF_OTHERS = frozenset({CONFIG_VARIABLE, "FENCEPOST_EMBEDDED_DIR"})
+
+WORKER_TABLE = "worker"
+
+S = TypeVar("S", DispatcherSettings, WorkerSettings)
 
 Found = dict[str, tuple[Any, Source]]
 
@@ -72,7 +84,9 @@ def _from_file(path: Path, problems: list[str]) -> Found:
     source = Source("file", str(path))
     found: Found = {}
     for name, value in _document(path, problems).items():
-        if name in BY_NAME:
+        if name == WORKER_TABLE:
+            _from_worker_table(value, path, found, problems)
+        elif name in BY_NAME and not BY_NAME[name].is_of_worker:
             _read(BY_NAME[name].kind.from_toml, name, value, source, found, problems)
         else:
             problems.append(f"{path}: unknown setting {name!r}: {_advice(name, value)}")
@@ -82,6 +96,20 @@ def _from_file(path: Path, problems: list[str]) -> Found:
                 for head, key in _swallowed(name, value)
             ]
     return found
+
+
+def _from_worker_table(table: object, path: Path, found: Found, problems: list[str]) -> None:
+    if not isinstance(table, dict):
+        problems.append(f"{path}: {WORKER_TABLE} is a table: write [{WORKER_TABLE}], and its settings below")
+        return
+    own = [each.name.removeprefix(WORKER_PREFIX) for each in SETTINGS if each.is_of_worker]
+    for key, value in table.items():
+        if key in own:
+            name = f"{WORKER_PREFIX}{key}"
+            _read(BY_NAME[name].kind.from_toml, name, value, Source("file", str(path)), found, problems)
+        else:
+            remedy = "move it above" if key in BY_NAME else f"there are {', '.join(own)}"
+            problems.append(f"{path}: setting {key!r} stands under [{WORKER_TABLE}]: {remedy}")
 
 
 def _swallowed(name: str, value: object) -> Iterator[tuple[str, str]]:
@@ -119,11 +147,13 @@ def _document(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _advice(name: str, value: object) -> str:
-    close = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
+    if name in BY_NAME:
+        return f"write it as {name.removeprefix(WORKER_PREFIX)!r} under [{WORKER_TABLE}]"
+    close = difflib.get_close_matches(name, [*BY_NAME, WORKER_TABLE], n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     if isinstance(value, dict):
-        return "the only tables are [destinations] and [routes]; all other settings stand above them"
+        return "the only tables are [worker], [destinations] and [routes]; all other settings stand above them"
     return "`fencepost config show` lists the settings"
 
 
@@ -181,11 +211,31 @@ def _read(
 def _checked(found: Found) -> Settings:
     values = {name: value for name, (value, _) in found.items()}
     sources = {name: source for name, (_, source) in found.items()}
+    shared = {name: values[name] for name in WORKER_SHARED & values.keys()}
+    of_dispatcher = {name: values.pop(name) for name in DISPATCHER_NAMES & values.keys()}
+    own = {
+        name.removeprefix(WORKER_PREFIX): values.pop(name)
+        for name in [each for each in values if each.startswith(WORKER_PREFIX)]
+    }
+    problems: list[str] = []
+    dispatcher = _made(DispatcherSettings, of_dispatcher, problems)
+    # What is wrong with what both share was told already.
+    worker = _made(WorkerSettings, own if problems else shared | own, problems, prefix=WORKER_PREFIX)
     try:
-        dispatcher = DispatcherSettings(**{name: values.pop(name) for name in DISPATCHER_NAMES & values.keys()})
-        return Settings(**values, dispatcher=dispatcher, sources=sources)
+        if dispatcher is not None and worker is not None:
+            return Settings(**values, dispatcher=dispatcher, worker=worker, sources=sources)
     except ConfigError as error:
-        raise InvalidSettings(_with_source(problem, sources) for problem in _problems(error)) from None
+        problems += _problems(error)
+    raise InvalidSettings(_with_source(problem, sources) for problem in problems)
+
+
+def _made(kind: type[S], values: Mapping[str, Any], problems: list[str], prefix: str = "") -> S | None:
+    """Return settings of one kind; or None, and what is wrong among the problems."""
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        problems += [f"{prefix}{problem}" for problem in _problems(error)]
+        return None
 
 
 def _problems(error: ConfigError) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fencepost.cli.settings import kinds
 from fencepost.cli.settings.kinds import Kind
-from fencepost.config import DispatcherSettings, Settings
+from fencepost.config import WORKER_PREFIX, DispatcherSettings, Settings, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class Setting:
     default: Any = None
     flag: str | None = None
     """The flag where it is not called after the setting."""
+
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether it is a worker's own: it then stands in the table [worker] of the file, without the prefix."""
+        return self.name.startswith(WORKER_PREFIX)
 
     @property
     def variable(self) -> str:
@@ -40,6 +45,11 @@ class Setting:
 def _of_dispatcher(name: str, kind: Kind, text: str, flag: str | None = None) -> Setting:
     default = DispatcherSettings.__dataclass_fields__[name].default
     return Setting(name, kind, text, None if default is MISSING else default, flag)
+
+
+def _of_worker(name: str, kind: Kind, text: str, flag: str | None = None) -> Setting:
+    default = WorkerSettings.__dataclass_fields__[name].default
+    return Setting(f"{WORKER_PREFIX}{name}", kind, text, None if default is MISSING else default, flag)
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -91,6 +101,18 @@ SETTINGS: tuple[Setting, ...] = (
     _of_dispatcher(
         "on_unexpected", kinds.one_of("retry", "stop"), "what a publisher's unclassified exception does"
     ),
+    _of_worker(
+        "queues",
+        kinds.NAMES,
+        "the queues of jobs to serve, the most urgent first; all of them unless set",
+        "--worker-queue",
+    ),
+    _of_worker("concurrency", kinds.WHOLE, "jobs at once in a worker, 1 to 10000"),
+    _of_worker(
+        "retention", kinds.DURATION_OR_NONE, "delete jobs this long after they were done; none to keep them"
+    ),
+    _of_worker("grace", kinds.DURATION, "how long a worker's shutdown waits for jobs that run"),
+    _of_worker("on_unexpected", kinds.one_of("retry", "stop"), "what a handler's unclassified exception does"),
 )
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
