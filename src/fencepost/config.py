@@ -265,7 +265,7 @@ Destinations = tuple[tuple[str, str], ...]
 
 DISPATCHER_NAMES = frozenset(each.name for each in fields(DispatcherSettings))
 
-WORKER_SHARED = frozenset({"owner", "poll_interval", "notify", "listen_store"})
+WORKER_SHARED = frozenset({"owner", "poll_interval", "notify", "listen_store", "ledger_retention"})
 """Settings that are the same for dispatchers and workers; workers have the others for themselves."""
 
 WORKER_PREFIX = "worker_"

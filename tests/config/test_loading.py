@@ -164,6 +164,7 @@ def test_everything_can_be_said_in_the_file(folder: Path) -> None:
         poll_interval=timedelta(milliseconds=250),
         notify=False,
         listen_store="postgresql://app@direct/shop",
+        ledger_retention=settings.dispatcher.ledger_retention,
         queues=("urgent", "default"),
         concurrency=3,
         retention=timedelta(days=14),

@@ -25,7 +25,18 @@ from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.core.ticks import Due
 from fencepost.drivers import driver_for
 from fencepost.runtime.link import Limits
-from fencepost.store import breaker, fence, inbox, job_fenced, job_operators, jobs, ledger, queues, schedules, upkeep
+from fencepost.store import (
+    breaker,
+    fence,
+    inbox,
+    job_fenced,
+    job_operators,
+    jobs,
+    ledger,
+    queues,
+    schedules,
+    upkeep,
+)
 from fencepost.store import outbox as store
 from fencepost.store.expand import Expansion, close_and_expand
 from fencepost.store.jobs import LaneWalk

@@ -8,6 +8,7 @@ from datetime import timedelta
 import click
 
 from fencepost.cli import exits
+from fencepost.cli.attempts import attempt_as_json, show_attempts
 from fencepost.cli.invocation import Invocation, jobs_of
 from fencepost.cli.job_changes import cancel, fail, retry
 from fencepost.cli.job_filters import STATUSES, filters, filters_text
@@ -83,19 +84,25 @@ def list_command(
 def show(invocation: Invocation, settings: Settings, identity: str, as_json: bool) -> int:
     """Show one job in full.
 
-    ID is its id (a number) or its job id (a UUID), which has no index.
+    ID is its id (a number) or its job id (a UUID), which has no index. The attempts at it follow, where its task
+    keeps a ledger.
     """
     wanted = identity_of(identity, "job")
     with invocation.connected(settings, "jobs") as connection:
         found = jobs_of(settings).show_job(connection, wanted)
+        made = [] if found is None else jobs_of(settings).attempts(connection, found.id)
     out = invocation.out
     if found is None:
         out.note(f"there is no job {identity}")
         return exits.NEGATIVE
     if as_json:
-        out.json(details(found) | {"args": found.job.args, "progress": found.progress, "result": found.result})
-    else:
-        show_full(out, details(found))
+        values = {"args": found.job.args, "progress": found.progress, "result": found.result}
+        out.json(details(found) | values | {"attempts_made": [attempt_as_json(each) for each in made]})
+        return exits.OK
+    show_full(out, details(found))
+    if made:
+        click.echo()
+        show_attempts(out, made)
     return exits.OK
 
 
