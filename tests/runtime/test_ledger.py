@@ -11,9 +11,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from fencepost import Message, Permanent, Retryable
+from fencepost import AsyncOutbox, Message, Permanent, Retryable
 from fencepost.core.ledger import Attempt, AttemptResult, Cause
 from fencepost.runtime import retention
 from tests.runtime.box import Box, running, until, wait_until
@@ -202,6 +203,21 @@ async def test_every_end_of_a_publish_is_told(shop: Box) -> None:
     assert told(shop, timed_out) == [(AttemptResult.UNKNOWN, False, None), (DELIVERED, False, Cause.NO_ANSWER)]
     assert told(shop, refused) == [(AttemptResult.REFUSED, False, None)]
     assert shop.outbox.attempts(shop.conn, failed)[0].error == "busy"
+
+
+async def test_the_async_twin_tells_the_same(shop: Box) -> None:
+    (row_id,) = shop.enqueue()
+    outbox = AsyncOutbox(allow_autocommit=True)
+    async with await psycopg.AsyncConnection.connect(shop.url, autocommit=True) as conn:
+        held = await outbox.claim(conn, "w")
+        await outbox.reschedule(conn, held, timedelta(0), "busy")
+        assert await outbox.release(conn, await outbox.claim(conn, "w")) == []
+        assert await outbox.mark_done(conn, await outbox.claim(conn, "w")) == []
+        found = await outbox.attempts(conn, row_id)
+        assert found == await outbox.attempts(conn, held[0].message.message_id)
+    assert found == shop.outbox.attempts(shop.conn, row_id)
+    assert [each.result for each in found] == [AttemptResult.FAILED, AttemptResult.RELEASED, DELIVERED]
+    assert [each.cause for each in found] == [None, Cause.FAILED, Cause.FAILED]
 
 
 async def test_a_setting_that_changes_under_way_reaches_the_next_claims(box: Box) -> None:
