@@ -15,6 +15,7 @@ SECTIONS: Mapping[str, str] = {
     "enqueue": "What an enqueue adds to a business transaction",
     "inbox": "What an inbox adds to a consumer's transaction",
     "memory": "Memory of a dispatcher",
+    "jobs": "Jobs: drained, started and kept alive",
     "destinations": "Throughput to a destination beside its client library's own loop",
 }
 

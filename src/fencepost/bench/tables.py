@@ -117,11 +117,11 @@ class Counted:
 
 
 class Meter:
-    """Counts from when it is made until it is read."""
+    """Counts from when it is made until it is read; updates and dead tuples are those of one table."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        connection.execute("SELECT pg_stat_reset_single_table_counters('outbox'::regclass)")
+    def __init__(self, connection: Connection, table: str = "outbox") -> None:
+        self._connection, self._table = connection, table
+        connection.execute("SELECT pg_stat_reset_single_table_counters(%s::regclass)", [table])
         self._wal = _wal_position(connection)
         connection.execute("SELECT pg_stat_statements_reset()")
 
@@ -129,7 +129,7 @@ class Meter:
         """Return what happened so far."""
         statements = _statements(self._connection)
         wal_bytes = _wal_position(self._connection) - self._wal
-        return Counted(wal_bytes, statements, *_table_counts(self._connection))
+        return Counted(wal_bytes, statements, *_table_counts(self._connection, self._table))
 
 
 def _wal_position(connection: Connection) -> int:
@@ -147,10 +147,10 @@ def _statements(connection: Connection) -> int:
     )
 
 
-def _table_counts(connection: Connection) -> tuple[int, int, int]:
+def _table_counts(connection: Connection, table: str) -> tuple[int, int, int]:
     connection.execute("SELECT pg_stat_clear_snapshot()")
     row = connection.execute(
-        "SELECT n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox'::regclass"
+        "SELECT n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relid = %s::regclass", [table]
     ).fetchone()
     return row if row is not None else (0, 0, 0)
 
