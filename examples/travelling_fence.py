@@ -35,6 +35,7 @@ class Ledger:
 
     def __init__(self, url: str, worker: str) -> None:
         self._url, self._worker = url, worker
+        self.has_answered = threading.Event()
 
     def publish(self, message: Message, delivery: Delivery) -> None:
         """Write to the ledger, unless a newer holder of the message did."""
@@ -49,6 +50,7 @@ class Ledger:
                     "INSERT INTO ledger VALUES (%s, %s, %s)", [message.message_id, self._worker, delivery.token]
                 )
         say(self._worker, "was let in" if answer else f"was refused: token {answer.newest} was there before")
+        self.has_answered.set()
 
 
 def say(who: str, what: str) -> None:
@@ -58,12 +60,14 @@ def say(who: str, what: str) -> None:
 
 async def work(url: str, worker: str) -> None:
     """Dispatch until the one message of this story has come to its end."""
-    settings = DispatcherSettings(owner=worker, lease=timedelta(seconds=1), publish_timeout=timedelta(seconds=0.5))
-    async with Dispatcher(url, [Route("*", Ledger(url, worker))], settings=settings) as dispatcher:
+    settings = DispatcherSettings(owner=worker, lease=timedelta(seconds=3), publish_timeout=timedelta(seconds=2))
+    ledger = Ledger(url, worker)
+    async with Dispatcher(url, [Route("*", ledger)], settings=settings) as dispatcher:
         handled = 0
         while not handled:
             handled = await dispatcher.dispatch_once()
             await asyncio.sleep(0.05)
+        await asyncio.to_thread(ledger.has_answered.wait, 30)  # its time-out may have ended the publish before
         lost = dispatcher.counters.lost_leases
         say(worker, "lost its lease: the outbox took no result from it" if lost else "delivered the message")
 

@@ -224,9 +224,9 @@ FROZEN = """
 import sys, psycopg
 from fencepost import Inbox
 with psycopg.connect(sys.argv[1]) as connection:
-    connection.execute("SET idle_in_transaction_session_timeout = '300ms'")
     assert Inbox("billing").accept(connection, "m")
     connection.execute("INSERT INTO effect (message_id) VALUES ('frozen')")
+    connection.execute("SET idle_in_transaction_session_timeout = '300ms'")
     print("effect", flush=True)
     sys.stdin.readline()
     try:

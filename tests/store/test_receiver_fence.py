@@ -270,9 +270,9 @@ FROZEN = """
 import sys, psycopg
 from fencepost import Fence
 with psycopg.connect(sys.argv[1], application_name="frozen") as connection:
-    connection.execute("SET idle_in_transaction_session_timeout = '300ms'")
     assert Fence("ledger").admit(connection, "r", 1)
     connection.execute("UPDATE balance SET amount = amount + 1, token = 1")
+    connection.execute("SET idle_in_transaction_session_timeout = '300ms'")
     print("written", flush=True)
     sys.stdin.readline()
     try:
