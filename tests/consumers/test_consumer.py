@@ -30,7 +30,7 @@ from fencepost.drivers.sqlstate import sqlstate_of
 from fencepost.errors import EffectLost
 from tests.client.adapters import Producer
 from tests.consumers.conftest import Broker, Effects, message
-from tests.consumers.kinds import Kind, handled, receiving
+from tests.consumers.kinds import KINDS, Kind, handled, receiving
 
 MAKE = "INSERT INTO effect VALUES ('m')"
 
@@ -301,6 +301,20 @@ async def test_a_cancelled_consumer_leaves_nothing_and_acknowledges_nothing(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert (effects.made(), effects.accepted(), broker.told) == ([], 0, [])
+
+
+def test_an_interrupt_leaves_nothing_and_tells_the_broker_nothing(effects: Effects, broker: Broker) -> None:
+    [kind] = [each for each in KINDS if each.name == "psycopg, in nobody's hands"]
+
+    def interrupt(received: Received, connection: psycopg.Connection) -> None:
+        connection.execute(MAKE)
+        raise KeyboardInterrupt
+
+    consumer = kind.consumer(effects.url)
+    assert isinstance(consumer, Consumer)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.handler(interrupt)(broker.incoming(is_async=False))
     assert (effects.made(), effects.accepted(), broker.told) == ([], 0, [])
 
 
