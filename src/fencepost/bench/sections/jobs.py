@@ -50,8 +50,8 @@ METHOD = (
     f"{LONG_PAUSES[1] * 1e3:.0f} ms with polling every {POLL_SECONDS * 1e3:.0f} ms and without NOTIFY. The first "
     f"{WARM_UP} jobs are not counted.",
     f"Heartbeats: {BEATING:,} async handlers sleep at once for {RUN_SECONDS:g} s, under leases of "
-    f"{SHORT_LEASE:g} s, a beat of each job every {SHORT_LEASE / 3:g} s, and under leases of {LONG_LEASE:g} s, that "
-    "need none in that time. What a beat costs is the difference of the two, divided by the number of beats.",
+    f"{SHORT_LEASE:g} s, a beat of each job every {SHORT_LEASE / 3:g} s, and under leases of {LONG_LEASE:g} s, "
+    "that need none in that time. What a beat costs is the difference of the two, divided by the number of beats.",
 )
 
 
