@@ -40,12 +40,31 @@ def as_handler(function: object, what: str, accepted: str) -> Handler:
     """
     if not callable(function) or inspect.isclass(function):
         raise ConfigError(f"{what} must be a function {accepted}, not {function!r}")
-    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
-        # Calling one runs none of its body: it would count as done without having begun.
-        raise ConfigError(f"{what} is a generator (it has 'yield'); it must return when it is done")
-    is_async = _is(inspect.iscoroutinefunction, function)
-    call = function if _takes_both(function, what, accepted) else _with_the_first(function)
+    call, is_async = called_with_both(function, what, accepted)
     return Handler(call, is_async, name_of(function))
+
+
+def called_with_both(
+    function: Callable[..., Any], what: str, accepted: str
+) -> tuple[Callable[[Any, Any], Any], bool]:
+    """Return a call that takes two arguments, and whether it is async; see `as_handler`.
+
+    Raises:
+        ConfigError: a generator function, or other parameters.
+    """
+    refuse_generator(function, what)
+    is_async = is_a(inspect.iscoroutinefunction, function)
+    return (function if _takes_both(function, what, accepted) else _with_the_first(function)), is_async
+
+
+def refuse_generator(function: Callable[..., Any], what: str) -> None:
+    """Refuse a generator function.
+
+    Raises:
+        ConfigError: calling it runs none of its body: all would count as done without having begun.
+    """
+    if is_a(inspect.isgeneratorfunction, function) or is_a(inspect.isasyncgenfunction, function):
+        raise ConfigError(f"{what} is a generator (it has 'yield'); it must return when it is done")
 
 
 def name_of(function: object) -> str:
@@ -61,14 +80,16 @@ def _takes_both(function: Callable[..., Any], what: str, accepted: str) -> bool:
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
-        raise ConfigError(f"the parameters of {what} cannot be read; wrap it in a function {accepted}") from None
+        raise ConfigError(
+            f"the parameters of {what} cannot be read; wrap it in a function that takes {accepted}"
+        ) from None
     for arguments in (2, 1):
         try:
             signature.bind(*[None] * arguments)
         except TypeError:
             continue
         return arguments == 2
-    raise ConfigError(f"{what} takes {signature}; it must be a function {accepted}")
+    raise ConfigError(f"{what} takes {signature}; it must accept {accepted}")
 
 
 def _with_the_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -78,7 +99,7 @@ def _with_the_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return call
 
 
-def _is(kind: Callable[[Any], bool], function: Any) -> bool:
+def is_a(kind: Callable[[Any], bool], function: Any) -> bool:
     """Ask ``inspect`` about a function, a partial, or an object whose ``__call__`` is one."""
     inner = function
     while isinstance(inner, functools.partial):

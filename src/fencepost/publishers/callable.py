@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fencepost.core.callables import called_with_both, is_a, name_of, refuse_generator
 from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.errors import ConfigError
@@ -66,7 +66,7 @@ def as_publisher(publisher: object) -> Invocable:
     if inspect.isclass(publisher):
         raise ConfigError(f"publisher {name} is a class; pass an instance: {publisher.__name__}(...)")
     call_batch = _batch_method(publisher, name)
-    is_batch_async = call_batch is not None and _is(inspect.iscoroutinefunction, call_batch)
+    is_batch_async = call_batch is not None and is_a(inspect.iscoroutinefunction, call_batch)
     if call_batch is not None and not hasattr(publisher, "publish"):
         call, is_async = _one_of(call_batch, is_batch_async), is_batch_async
     else:
@@ -90,23 +90,14 @@ def _single_method(publisher: object, name: str) -> tuple[Callable[[Message, Del
     call = getattr(publisher, "publish", publisher)
     if not callable(call) or inspect.isclass(call):
         raise ConfigError(f"publisher {name} is neither callable nor has a method {ACCEPTED}")
-    return _called_with_both(call, name, ACCEPTED)
-
-
-def _called_with_both(
-    call: Callable[..., Any], name: str, accepted: str
-) -> tuple[Callable[[Message, Delivery], Any], bool]:
-    """Return a call that takes the message and the delivery, and whether it is async."""
-    _refuse_generator(call, name)
-    is_async = _is(inspect.iscoroutinefunction, call)
-    return (call if _takes_delivery(call, name, accepted) else _without_delivery(call)), is_async
+    return called_with_both(call, f"publisher {name}", ACCEPTED)
 
 
 def _verify_method(publisher: object, name: str) -> tuple[Callable[[Message, Delivery], Any] | None, bool]:
     verify = getattr(publisher, "verify", None)
     if not callable(verify) or inspect.isclass(verify):
         return None, False  # such as a client's option of that name, for certificates
-    return _called_with_both(verify, f"{name}.verify", ACCEPTED_VERIFY)
+    return called_with_both(verify, f"publisher {name}.verify", ACCEPTED_VERIFY)
 
 
 def checked_verdict(verdict: Any) -> Verdict:
@@ -128,7 +119,7 @@ def _batch_method(publisher: object, name: str) -> Callable[..., Any] | None:
         return None
     if not callable(call) or inspect.isclass(call):
         raise ConfigError(f"publisher {name}: its attribute 'publish_batch' must be a method {ACCEPTED_BATCH}")
-    _refuse_generator(call, name)
+    refuse_generator(call, f"publisher {name}")
     try:
         inspect.signature(call).bind(None, None)
     except (TypeError, ValueError):
@@ -178,43 +169,6 @@ def checked_outcomes(outcomes: Any, many: int) -> Sequence[BaseException | None]
     return outcomes
 
 
-def _takes_delivery(call: Callable[..., Any], name: str, accepted: str) -> bool:
-    try:
-        signature = inspect.signature(call)
-    except (ValueError, TypeError):
-        raise ConfigError(
-            f"the parameters of publisher {name} cannot be read; wrap it in a function that takes {accepted}"
-        ) from None
-    for arguments in (2, 1):
-        try:
-            signature.bind(*[None] * arguments)
-        except TypeError:
-            continue
-        return arguments == 2
-    raise ConfigError(f"publisher {name} takes {signature}; it must accept {accepted}")
-
-
-def _without_delivery(call: Callable[[Message], Any]) -> Callable[[Message, Delivery], Any]:
-    def call_with_message(message: Message, _: Delivery) -> Any:
-        return call(message)
-
-    return call_with_message
-
-
-def _is(kind: Callable[[Any], bool], call: Callable[..., Any]) -> bool:
-    """Ask ``inspect`` about a function, a partial, or an object whose ``__call__`` is one."""
-    inner = call
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    return kind(inner) or kind(type(inner).__call__)
-
-
-def _refuse_generator(call: Callable[..., Any], name: str) -> None:
-    # Calling one runs none of its body: each message would count as delivered without having been sent.
-    if _is(inspect.isgeneratorfunction, call) or _is(inspect.isasyncgenfunction, call):
-        raise ConfigError(f"publisher {name} is a generator (it has 'yield'); it must return when it is done")
-
-
 def _hook(publisher: object, attribute: str, name: str) -> Callable[[], Any] | None:
     # A function or a partial has nothing to open; a file-like callable's own close() is not ours to call.
     if not hasattr(publisher, "publish") and not hasattr(publisher, "publish_batch"):
@@ -234,8 +188,4 @@ def _hook(publisher: object, attribute: str, name: str) -> Callable[[], Any] | N
 def _name(publisher: object) -> str:
     if isinstance(publisher, DestinationPublisher):
         return repr(publisher)
-    inner: Any = publisher
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    named = inner if hasattr(inner, "__qualname__") else type(inner)
-    return f"{named.__module__}.{named.__qualname__}"
+    return name_of(publisher)

@@ -19,6 +19,7 @@ from fencepost.core.job import ClaimedJob, Job, result_json
 from fencepost.core.outcome import Cancelled, Delivered, Result, Unclear, Verdict, Verified
 from fencepost.core.states import Recovery
 from fencepost.errors import InvalidMessage, LeaseLost
+from fencepost.publishers.callable import checked_verdict
 from fencepost.runtime.classify import classified
 from fencepost.runtime.held import HeldRow
 from fencepost.runtime.threads import Threads
@@ -128,10 +129,7 @@ async def run_job(
 async def _verified(task: Task, job: Job, context: JobContext, threads: Threads) -> Verdict:
     if task.verifier is None:
         return Verdict.UNKNOWN
-    verdict = await _called(task.verifier, job, context, threads)
-    if not isinstance(verdict, Verdict):
-        raise TypeError(f"the verifier of task {task.name!r} must return a Verdict, not {verdict!r}")
-    return verdict
+    return checked_verdict(await _called(task.verifier, job, context, threads))
 
 
 def _known(task: Task, verdict: Verdict) -> Result:
