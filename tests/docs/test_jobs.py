@@ -43,7 +43,11 @@ def test_every_option_of_an_enqueue_is_there() -> None:
 
 
 def test_what_handlers_are_told_is_there() -> None:
-    public = {name for name in dir(JobContext) if not name.startswith("_")} - {"note", "soft_limit_is_over", "worker"}
+    public = {name for name in dir(JobContext) if not name.startswith("_")} - {
+        "note",
+        "soft_limit_is_over",
+        "worker",
+    }
     assert first_cells("The context") == public
 
 
