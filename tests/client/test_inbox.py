@@ -135,7 +135,7 @@ async def test_ids_are_compared_byte_for_byte(adapter: Adapter, table: Table) ->
 async def test_a_transaction_sees_what_it_took_in(adapter: Adapter, table: Table) -> None:
     async with consuming(adapter, table) as consumer:
         assert await consumer.accept("m")
-        assert await consumer.accept_in_sequence("k", 3)
+        assert await consumer.accept_in_sequence("k", 3, first=3)
         assert await consumer.has_accepted("m")
         assert not await consumer.has_accepted("M")
         assert await consumer.last_in_sequence("k") == 3

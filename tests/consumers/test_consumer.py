@@ -230,6 +230,16 @@ async def test_numbers_of_a_key_are_taken_in_order(kind: Kind, effects: Effects,
     assert (effects.made(), effects.accepted()) == (["m1", "m2", "m3", "m9"], 0)
 
 
+async def test_a_key_begins_with_one_unless_the_consumer_begins_in_the_middle(
+    kind: Kind, effects: Effects, broker: Broker
+) -> None:
+    incoming = broker.incoming("m5", is_async=kind.is_async, Key="k", Key_Sequence="5")
+    with pytest.raises(SequenceGap, match="expected number 1"):
+        await handled(kind.consumer(effects.url, in_sequence=True), make, incoming)
+    assert await handled(kind.consumer(effects.url, in_sequence=True, first=None), make, incoming)
+    assert effects.made() == ["m5"]
+
+
 async def test_a_lost_transaction_is_noticed_in_a_sequence_as_well(
     kind: Kind, effects: Effects, broker: Broker
 ) -> None:
@@ -327,6 +337,8 @@ def test_what_cannot_work_is_refused(effects: Effects) -> None:
         Consumer(Inbox("billing"), connect, attempts=0)
     with pytest.raises(ConfigError, match="allow_gap has a meaning with in_sequence"):
         Consumer(Inbox("billing"), connect, allow_gap=True)
+    with pytest.raises(ConfigError, match="first has a meaning with in_sequence"):
+        Consumer(Inbox("billing"), connect, first=None)
 
     async def coroutine(received: Received, connection: Any) -> None:
         """Nothing."""

@@ -66,6 +66,8 @@ class _Options:
         in_sequence: take messages in by ``key`` and ``key_sequence``, see `Inbox.accept_in_sequence`: one row for
             each key, and a gap is an error.
         allow_gap: with ``in_sequence``: take a message although some before it are missing.
+        first: with ``in_sequence``: the number that a key begins with; None for whichever comes first, where a
+            consumer begins in the middle.
         check_body: have another body under an id that was accepted reported. Leave it out where something on the
             way writes bodies anew.
         attempts: how often a handler runs at most, where serialization failures and deadlocks end its transaction.
@@ -77,6 +79,7 @@ class _Options:
     _: KW_ONLY
     in_sequence: bool = False
     allow_gap: bool = False
+    first: int | None = 1
     check_body: bool = True
     attempts: int = 5
 
@@ -85,6 +88,8 @@ class _Options:
             raise ConfigError(f"attempts must be 1 or more, not {self.attempts}")
         if self.allow_gap and not self.in_sequence:
             raise ConfigError("allow_gap has a meaning with in_sequence=True only")
+        if self.first != 1 and not self.in_sequence:
+            raise ConfigError("first has a meaning with in_sequence=True only")
 
     def _place(self, received: Received) -> tuple[str, int]:
         """Return the key and the number within it.
@@ -217,7 +222,7 @@ class Consumer(_Options):
     def _accept(self, connection: Any, received: Received) -> Acceptance:
         if self.in_sequence:
             key, number = self._place(received)
-            return self.inbox.accept_in_sequence(connection, key, number, self.allow_gap)
+            return self.inbox.accept_in_sequence(connection, key, number, self.allow_gap, self.first)
         body = received.body if self.check_body else None
         return self.inbox.accept(connection, received.message_id, received.token, body)
 
@@ -319,7 +324,7 @@ class AsyncConsumer(_Options):
     async def _accept(self, connection: Any, received: Received) -> Acceptance:
         if self.in_sequence:
             key, number = self._place(received)
-            return await self.inbox.accept_in_sequence(connection, key, number, self.allow_gap)
+            return await self.inbox.accept_in_sequence(connection, key, number, self.allow_gap, self.first)
         body = received.body if self.check_body else None
         return await self.inbox.accept(connection, received.message_id, received.token, body)
 
