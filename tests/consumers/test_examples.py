@@ -27,11 +27,16 @@ COUNT = 3
 
 @pytest.fixture
 def invoices(migrated: Migrated) -> Migrated:
-    migrated.empty()
-    migrated.janitor.execute(
+    fresh_invoices(migrated)
+    return migrated
+
+
+def fresh_invoices(db: Migrated) -> None:
+    """Empty everything; the table of effects does not refuse a second one."""
+    db.empty()
+    db.janitor.execute(
         "DROP TABLE IF EXISTS invoice; CREATE TABLE invoice (message_id text NOT NULL, order_id int NOT NULL)"
     )
-    return migrated
 
 
 def made(db: Migrated) -> list[str]:
