@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one order servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one order consumers servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ test-one: $(VENV)/dev ## the tests whose name matches K, such as K=stale
 
 order: $(VENV)/dev ## random faults against the order of messages: SECONDS=60, SEED=… to repeat a run
 	$(BIN)/python -m tests.order.campaign --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+
+consumers: $(VENV)/dev ## kills the consumers of examples/ again and again: SEED=… to repeat a run, ONLY="redis_consumer"
+	$(BIN)/python -m tests.consumers.campaign $(if $(SEED),--seed $(SEED)) $(ONLY)
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

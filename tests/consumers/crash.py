@@ -20,7 +20,7 @@ from fencepost.drivers.psycopg import AsyncPsycopgDriver, PsycopgDriver
 MOMENTS = ("before-commit", "after-commit", "never", "random")
 SOON = {"session.timeout.ms": 1_000, "heartbeat.interval.ms": 200}
 """A Kafka group waits for a member that died; the default is 45 s."""
-CHANCE = 0.05
+CHANCE = 0.1
 """That a commit ends the process, before or after it, where that is left to chance."""
 
 
