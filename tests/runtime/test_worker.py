@@ -30,6 +30,7 @@ from fencepost import (
 )
 from fencepost.runtime import retention
 from fencepost.runtime.threads import quick_turns
+from fencepost.runtime.worker import MOST_UNWRITTEN
 from tests.runtime.box import until
 from tests.runtime.job_box import LEASE, JobBox, working
 
@@ -678,3 +679,33 @@ async def test_old_jobs_are_deleted_beside_the_work(jobs: JobBox, monkeypatch: p
     await jobs.worker().work_once()
     async with working(jobs.worker(retention=timedelta(0))):
         await until(lambda: jobs.statuses() == {})
+
+
+# --- results that wait -----------------------------------------------------------------------------------
+
+
+async def test_no_job_is_claimed_while_the_results_of_earlier_ones_cannot_be_written(
+    jobs: JobBox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs that end at once: without a bound, everything there is would be held by a worker that writes nothing."""
+    jobs.task()(lambda _job: None)
+    jobs.enqueue(200)
+    jobs.conn.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN new; END'"
+    )
+    jobs.conn.execute(
+        "CREATE TRIGGER wait BEFORE UPDATE ON outbox_job FOR EACH ROW WHEN (new.status = 'done')"
+        " EXECUTE FUNCTION wait()"
+    )
+    jobs.conn.execute("SELECT pg_advisory_lock(7)")
+    worker = jobs.worker(concurrency=2)
+    async with working(worker):
+        await until(lambda: worker._finalizer.backlog >= MOST_UNWRITTEN * 2, "results that wait")
+        # Time enough to claim all of them.
+        await until(lambda: caplog.text.count("finalize: ") >= 4, "several attempts to write")
+        # In writing, waiting, and claimed before the last ones ended; a claim takes two.
+        assert worker.counters.claimed <= 2 + MOST_UNWRITTEN * 2 + 2 + 2
+        jobs.conn.execute("SELECT pg_advisory_unlock(7)")
+        await until(lambda: jobs.are_done(200))
+    assert worker.counters.claimed == 200

@@ -42,8 +42,8 @@ SHORT_LEASE, LONG_LEASE = 3.0, 60.0
 METHOD = (
     "Drain: every run is a fresh process on a freshly filled table of jobs with 200 bytes of arguments. The bare "
     f"loop sends the store's own claim and finalize with psycopg, {BATCH} jobs each, a commit after each. The "
-    f"worker has a concurrency of {CONCURRENCY} and handlers that do nothing: async ones, or plain ones, run "
-    f"in threads. They are run in turns, {ROUNDS} times; figures are medians, ratios those of the rounds' ratios.",
+    f"worker has a concurrency of {CONCURRENCY} and handlers that do nothing: async ones, or plain ones in "
+    f"threads. They are run in turns, {ROUNDS} times; figures are medians, ratios those of the rounds' ratios.",
     "Start: the producer notes CLOCK_MONOTONIC right after commit() has returned, the async handler when it is "
     f"called. One job a transaction, with random pauses of {SHORT_PAUSES[0] * 1e3:.0f} to "
     f"{SHORT_PAUSES[1] * 1e3:.0f} ms with NOTIFY, and of {LONG_PAUSES[0] * 1e3:.0f} to "
@@ -51,7 +51,7 @@ METHOD = (
     f"{WARM_UP} jobs are not counted.",
     f"Heartbeats: {BEATING:,} async handlers sleep at once for {RUN_SECONDS:g} s, under leases of "
     f"{SHORT_LEASE:g} s, a beat of each job every {SHORT_LEASE / 3:g} s, and under leases of {LONG_LEASE:g} s, "
-    "that need none in that time. What a beat costs is the difference of the two, divided by the number of beats.",
+    "which need none in that time. What a beat costs is the difference of the two, divided by the number of beats.",
 )
 
 
