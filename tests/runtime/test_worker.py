@@ -687,8 +687,8 @@ async def test_old_jobs_are_deleted_beside_the_work(jobs: JobBox, monkeypatch: p
 async def test_no_job_is_claimed_while_the_results_of_earlier_ones_cannot_be_written(
     jobs: JobBox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Jobs that end at once: without a bound, everything there is would be held by a worker that writes nothing."""
-    jobs.task()(lambda _job: None)
+    """Jobs that end at once: without a bound, a worker that can write nothing would take everything there is."""
+    jobs.task(lease=timedelta(seconds=6))(lambda _job: None)
     jobs.enqueue(200)
     jobs.conn.execute(
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
@@ -703,7 +703,7 @@ async def test_no_job_is_claimed_while_the_results_of_earlier_ones_cannot_be_wri
     async with working(worker):
         await until(lambda: worker._finalizer.backlog >= MOST_UNWRITTEN * 2, "results that wait")
         # Time enough to claim all of them.
-        await until(lambda: caplog.text.count("finalize: ") >= 4, "several attempts to write")
+        await until(lambda: caplog.text.count("finalize: ") >= 2, "attempts to write that are given up")
         # In writing, waiting, and claimed before the last ones ended; a claim takes two.
         assert worker.counters.claimed <= 2 + MOST_UNWRITTEN * 2 + 2 + 2
         jobs.conn.execute("SELECT pg_advisory_unlock(7)")

@@ -51,7 +51,7 @@ METHOD = (
     f"{WARM_UP} jobs are not counted.",
     f"Heartbeats: {BEATING:,} async handlers sleep at once for {RUN_SECONDS:g} s, under leases of "
     f"{SHORT_LEASE:g} s, a beat of each job every {SHORT_LEASE / 3:g} s, and under leases of {LONG_LEASE:g} s, "
-    "which need none in that time. What a beat costs is the difference of the two, divided by the number of beats.",
+    "which need none in that time. What a beat costs is the difference of the two, by the number of beats.",
 )
 
 
