@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import threading
 
 import pytest
 
 from fencepost.runtime import threads as module
 from fencepost.runtime.threads import Threads
-from tests.runtime.box import until
+from tests.runtime.box import PATIENCE, until
+
+NUMBERS = itertools.count()
 
 
 def made() -> tuple[Threads, list[int]]:
     abandoned: list[int] = []
-    return Threads(lambda: None, abandoned.append, "of a test"), abandoned
+    return Threads(lambda: None, abandoned.append, f"of test {next(NUMBERS)}"), abandoned
 
 
-def running() -> int:
-    return sum(thread.name == "of a test" for thread in threading.enumerate())
+def running(threads: Threads) -> int:
+    return sum(thread.name == threads._name for thread in threading.enumerate())
 
 
 async def test_one_after_the_other_they_share_a_thread() -> None:
@@ -59,8 +63,38 @@ async def test_one_that_hangs_is_nobody_elses() -> None:
     assert await threads.call(lambda: "another") == "another"
     goes_on.set()
     await until(lambda: threads.abandoned == 0)
-    await until(lambda: len(threads._idle) == 2)
+    await until(lambda: threads._idle == 2)
     assert await threads.call(lambda: "either") == "either"
+
+
+async def test_nothing_waits_behind_one_that_takes_long() -> None:
+    """Idle threads, then as much work as there are, half of it for long."""
+    threads, _ = made()
+    goes_on = threading.Event()
+    for _ in range(20):
+        together = threading.Barrier(8, timeout=30)
+        await asyncio.gather(*(threads.call(together.wait) for _ in range(8)))
+        await until(lambda: threads._idle == 8, "idle threads, a moment after their ends are told")
+        long = [asyncio.create_task(threads.call(goes_on.wait)) for _ in range(4)]
+        quick = [asyncio.create_task(threads.call(threading.get_ident)) for _ in range(4)]
+        await asyncio.wait_for(asyncio.gather(*quick), PATIENCE)
+        assert not any(each.done() for each in long)
+        goes_on.set()
+        await asyncio.gather(*long)
+        goes_on.clear()
+        await until(lambda: threads._idle == running(threads) == 8, "as many threads as were busy at once")
+
+
+async def test_no_end_is_left_out_however_many_come_at_once() -> None:
+    threads, _ = made()
+
+    async def some(first: int) -> list[int]:
+        return [await threads.call(functools.partial(int, first + n)) for n in range(200)]
+
+    found = await asyncio.wait_for(asyncio.gather(*(some(1_000 * n) for n in range(50))), PATIENCE)
+    assert found == [[1_000 * n + each for each in range(200)] for n in range(50)]
+    await until(lambda: threads._idle == running(threads))
+    assert threads._queued == 0
 
 
 async def test_an_error_leaves_its_thread_of_use() -> None:
@@ -76,4 +110,4 @@ async def test_idle_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(50):  # some come just when a thread gives up waiting
         assert await threads.call(lambda: 1) == 1
         await asyncio.sleep(0.02)
-    await until(lambda: not threads._idle and not running(), "the end of the idle threads")
+    await until(lambda: not threads._idle and not running(threads), "the end of the idle threads")

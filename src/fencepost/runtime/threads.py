@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -37,12 +38,19 @@ IDLE_SECONDS = 10.0
 
 _Work = Callable[[], None]
 
+_End = tuple[asyncio.Future[Any], Any, BaseException | None]
+"""How a function ended: what waits for it, its result, its error."""
+
 
 class Threads:
     """Runs plain functions in daemon threads, one at a time in each, and counts the ones that hang.
 
     A thread cannot be stopped from outside: one that outlives its time-out keeps its slot, so that a hanging
     one slows its process down instead of filling it with threads; and no thread holds up the exit.
+
+    Nothing waits behind a function that takes long: work is only put into the queue where an idle thread is there
+    for it alone. Where functions are quick, one thread takes many from the queue before another has woken up, and
+    the loop hears of many ends at once: threads that wake each other up cost more than such functions.
     """
 
     def __init__(
@@ -52,7 +60,13 @@ class Threads:
         self._on_end = on_end
         self._on_abandon = on_abandon
         self._lock = threading.Lock()
-        self._idle: list[SimpleQueue[_Work]] = []
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
+        self._queued = 0
+        self._idle = 0
+        """Threads that wait for work; never fewer than there is work in the queue."""
+        self._ends: deque[_End] = deque()
+        self._is_told = False
+        """The loop is to look at the ends, and has not begun to."""
         self.abandoned = 0
         """Threads that still run although nobody waits for them any more."""
 
@@ -68,9 +82,7 @@ class Threads:
                 result = context.run(function)
             except BaseException as caught:  # noqa: BLE001 - handed to the future, SystemExit included
                 error = caught
-            # The loop may be closed by now, when the thread outlived the shutdown: nobody is left to tell.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._finish, future, result, error)
+            self._ended(loop, (future, result, error))
 
         self._hand_over(work)
         try:
@@ -80,31 +92,56 @@ class Threads:
                 self.abandoned += 1
                 self._on_abandon(self.abandoned)
 
+    # --- threads -----------------------------------------------------------------------------------------
+
     def _hand_over(self, work: _Work) -> None:
         with self._lock:
-            inbox = self._idle.pop() if self._idle else None
-        if inbox is not None:
-            inbox.put(work)
+            has_idle = self._idle > self._queued
+            self._queued += has_idle
+        if has_idle:
+            self._queue.put(work)
         else:
             threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
 
     def _serve(self, work: _Work | None) -> None:
         """Be a thread: do the work, then what comes next, until nothing has come for a while."""
-        inbox: SimpleQueue[_Work] = SimpleQueue()
         while work is not None:
             work()
             work = None  # nothing of it is kept alive while there is nothing to do
             with self._lock:
-                self._idle.append(inbox)
+                self._idle += 1
+            work = self._next()
+
+    def _next(self) -> _Work | None:
+        while True:
             try:
-                work = inbox.get(timeout=IDLE_SECONDS)
+                work = self._queue.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._lock:
-                    is_forgotten = inbox in self._idle
-                    if is_forgotten:
-                        self._idle.remove(inbox)
-                if not is_forgotten:
-                    work = inbox.get()  # it was handed over just now
+                    if self._idle > self._queued:
+                        self._idle -= 1
+                        return None
+                continue  # some was put there just now
+            with self._lock:
+                self._idle -= 1
+                self._queued -= 1
+            return work
+
+    # --- ends --------------------------------------------------------------------------------------------
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, end: _End) -> None:
+        # (First the end, then the question: who finds that the loop is told knows that it will see this one.)
+        self._ends.append(end)
+        if not self._is_told:
+            self._is_told = True
+            # The loop may be closed by now, when the thread outlived the shutdown: nobody is left to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._finish_all)
+
+    def _finish_all(self) -> None:
+        self._is_told = False
+        while self._ends:
+            self._finish(*self._ends.popleft())
 
     def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         if future.cancelled():
