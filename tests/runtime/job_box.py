@@ -79,7 +79,8 @@ class JobBox:
     def held_before(self, row_id: int) -> None:
         """Let a queued job have been held by somebody before."""
         self.conn.execute(
-            "UPDATE outbox_job SET fence = 1, attempt_token = gen_random_uuid() WHERE id = %s", [row_id]
+            "UPDATE outbox_job SET fence = 1, attempts = 1, attempt_token = gen_random_uuid() WHERE id = %s",
+            [row_id],
         )
 
     def worker(self, **options: Any) -> Worker:

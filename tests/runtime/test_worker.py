@@ -591,6 +591,27 @@ async def test_the_first_attempt_is_not_verified_and_without_a_verifier_a_repeat
     assert "@jobs.verify('t')" in row["last_error"]
 
 
+async def test_an_operators_retry_is_a_decision_and_not_asked_about_again(jobs: JobBox) -> None:
+    runs: list[int] = []
+
+    @jobs.task(recovery="verify")
+    async def handle(job: Job) -> None:
+        runs.append(job.id)
+
+    @jobs.jobs.verify("t")
+    def verify(job: Job) -> Verdict:
+        return Verdict.UNKNOWN
+
+    (row_id,) = jobs.enqueue()
+    jobs.held_before(row_id)
+    await jobs.worker().work_once()
+    assert jobs.row(row_id)["outcome"] == "unknown_outcome"
+    jobs.jobs.retry(jobs.conn, [row_id], "ann")
+    await jobs.worker().work_once()
+    assert runs == [row_id]
+    assert jobs.are_done(1)
+
+
 # --- stopping --------------------------------------------------------------------------------------------
 
 
@@ -642,7 +663,8 @@ async def test_what_outlasts_the_grace_time_goes_back_with_its_attempt_or_to_a_p
         worker.stop()
         assert await task is False
     row = jobs.row(row_id)
-    assert (row["status"], row["attempts"]) == (status, 0 if status == "queued" else 1)
+    # The first attempt of one to be verified is kept, so that the next one asks.
+    assert (row["status"], row["attempts"]) == (status, 0 if recovery == "auto" else 1)
     if not is_async:
         await until(go.is_set)  # it was told
 

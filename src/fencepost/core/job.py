@@ -279,6 +279,14 @@ class ClaimedJob(NamedTuple):
         return self.fence > 1
 
     @property
+    def is_to_verify(self) -> bool:
+        """Whether its verifier is asked first, as an earlier attempt may have had its effect.
+
+        The attempt tells, not the fence: an operator's retry begins anew, since a person has decided then.
+        """
+        return self.recovery is Recovery.VERIFY and self.attempt > 1
+
+    @property
     def age(self) -> timedelta:
         """Time since it was enqueued when it was claimed, by the database's clock."""
         return timedelta(microseconds=self.age_microseconds)

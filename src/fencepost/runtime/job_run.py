@@ -17,7 +17,6 @@ from fencepost.core.callables import Handler
 from fencepost.core.error_text import describe, storable
 from fencepost.core.job import ClaimedJob, Job, result_json
 from fencepost.core.outcome import Cancelled, Delivered, Result, Unclear, Verdict, Verified
-from fencepost.core.states import Recovery
 from fencepost.errors import InvalidMessage, LeaseLost
 from fencepost.publishers.callable import checked_verdict
 from fencepost.runtime.classify import classified
@@ -111,7 +110,7 @@ async def run_job(
         job = held.claimed.job
         if task.args is not None:
             job = job.with_args(task.arguments.decoded(held.claimed.args_json))
-        if held.claimed.recovery is Recovery.VERIFY and held.claimed.may_be_repeat:
+        if held.claimed.is_to_verify:
             verdict = await _verified(task, job, context, threads)
             if verdict is not Verdict.NOT_DONE:
                 return _known(task, verdict)
