@@ -348,8 +348,8 @@ class Worker(LeaseHolder[HeldJob]):
             fraction=random.random(),  # noqa: S311 - jitter, not a secret
         )
         if isinstance(result, Cancelled) and claimed.recovery is not Recovery.MANUAL:
-            # Unlike a message's: a deploy must not use up the attempts of jobs that outlast its grace time. (Not the
-            # first one of a job to be verified: the next has to ask about it.)
+            # Unlike a message's: a deploy must not use up the attempts of jobs that outlast its grace time. (But
+            # not the first one of a job to be verified: the next has to ask about it.)
             refund = claimed.recovery is Recovery.AUTO or claimed.attempt > 1
             return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=refund, is_unknown=True)
         return action
