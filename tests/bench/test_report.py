@@ -47,7 +47,7 @@ def test_every_section_runs_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     found = json.loads(printed.out)
     assert [section["name"] for section in found["sections"]] == list(SECTIONS)
     assert [section["failure"] for section in found["sections"]] == [""] * len(SECTIONS)
-    assert len([target for section in found["sections"] for target in section["targets"]]) == 17
+    assert len([target for section in found["sections"] for target in section["targets"]]) == 20
     for section in found["sections"]:
         if section["name"] == "destinations":  # none was given
             assert section["notes"]
