@@ -52,7 +52,8 @@ from tests.publishers.redis_server import RedisServer
 EVENT = "order.created"
 KINDS = ("none", "cloudevents", "cloudevents-structured")
 PLAIN = ("none", "cloudevents-structured")
-DELIVERY = sample_delivery(attempt=2, token=9, replay_of=str(uuid4()))
+# (Of a lease that outlasts the tests: it begins when this module is imported.)
+DELIVERY = sample_delivery(attempt=2, token=9, lease=86_400.0, replay_of=str(uuid4()))
 
 Next = Callable[[], Awaitable[Incoming]]
 
