@@ -24,6 +24,10 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 40.0
 COUNT = 3
 
+KILLED_BEFORE = {"nats_consumer", "redis_consumer", "faststream_nats"}
+"""Examples that are killed before the commit as well: what is left then is no matter of the broker. (`make consumers`
+kills every one at any moment.)"""
+
 
 @pytest.fixture
 def invoices(migrated: Migrated) -> Migrated:
@@ -116,9 +120,10 @@ async def test_an_example_that_is_killed_makes_each_effect_once(
     url, log = invoices.url, tmp_path / "example.log"
     async with PLACES[example](site) as place, dispatching(url, place):
         wanted = enqueued(invoices, COUNT)
-        async with consuming(example, "before-commit", url, place, log) as process:
-            await killed(process, log)
-        assert made(invoices) == [], "nothing of it is left"
+        if example in KILLED_BEFORE:
+            async with consuming(example, "before-commit", url, place, log) as process:
+                await killed(process, log)
+            assert made(invoices) == [], "nothing of it is left"
         async with consuming(example, "after-commit", url, place, log) as process:
             await killed(process, log)
         assert made(invoices), "committed; more than one where messages are handled side by side"

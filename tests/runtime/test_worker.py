@@ -273,7 +273,7 @@ async def test_two_hundred_jobs_of_ten_leases_length_are_claimed_once_each(jobs:
 async def test_a_blocked_event_loop_does_not_cost_a_lease(jobs: JobBox) -> None:
     @jobs.task()
     async def handle(job: Job) -> None:
-        time.sleep(4 * LEASE.total_seconds())  # noqa: ASYNC251 - it blocks the loop on purpose
+        time.sleep(2.5 * LEASE.total_seconds())  # noqa: ASYNC251 - it blocks the loop on purpose
 
     jobs.enqueue()
     worker = jobs.worker()
@@ -288,7 +288,7 @@ async def test_busy_threads_do_not_cost_a_lease(jobs: JobBox) -> None:
 
     @jobs.task(lease=2 * LEASE)
     def handle(job: Job) -> None:
-        end = time.monotonic() + 6 * LEASE.total_seconds()
+        end = time.monotonic() + 4 * LEASE.total_seconds()
         while time.monotonic() < end:
             sum(range(1000))
 
