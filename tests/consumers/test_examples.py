@@ -25,8 +25,10 @@ PATIENCE = 40.0
 COUNT = 3
 
 KILLED_BEFORE = {"nats_consumer", "redis_consumer", "faststream_nats"}
-"""Examples that are killed before the commit as well: what is left then is no matter of the broker. (`make consumers`
-kills every one at any moment.)"""
+"""Examples that are killed before the commit as well: what is left then is no matter of the broker.
+
+`make consumers` kills every one of them at any moment.
+"""
 
 
 @pytest.fixture
