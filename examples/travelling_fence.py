@@ -110,6 +110,8 @@ def start(url: str, worker: str) -> subprocess.Popen[bytes]:
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         asyncio.run(work(*sys.argv[1:]))
+    elif len(sys.argv) != 2:
+        sys.exit("usage: python examples/travelling_fence.py postgresql://… (or embedded:)")
     else:
         with open_store(sys.argv[1]) as store:
             tell(store)

@@ -14,15 +14,19 @@ from fencepost.config import DispatcherSettings, WorkerSettings
 from fencepost.core.draft import JsonText, NewMessage
 from fencepost.core.fence import Admission, job_resource, message_resource
 from fencepost.core.inbox import Acceptance
-from fencepost.core.job import Job
+from fencepost.core.job import EnqueuedJob, Job, JobChanges, JobInfo, JobPage, JobStats
+from fencepost.core.job_stuck import StuckJob, StuckReport
+from fencepost.core.ledger import Attempt
 from fencepost.core.outcome import Verdict
-from fencepost.core.records import Claimed, DeadMessage, Enqueued, Message, Stats
+from fencepost.core.queue import QueueSettings
+from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Finding, Message, Stats
 from fencepost.core.routing import Routing, Rule
 from fencepost.errors import (
     AutocommitRefused,
     ConfigError,
     DedupeConflict,
     Defer,
+    EffectLost,
     EmbeddedError,
     FencepostError,
     Gone,
@@ -39,6 +43,7 @@ from fencepost.errors import (
 )
 from fencepost.publishers.base import Delivery, Publisher
 from fencepost.runtime.routes import Route
+from fencepost.store.schedules import StoredSchedule
 
 if TYPE_CHECKING:
     from fencepost.runtime.dispatcher import Dispatcher
@@ -52,7 +57,9 @@ __all__ = [
     "AsyncInbox",
     "AsyncJobs",
     "AsyncOutbox",
+    "Attempt",
     "AutocommitRefused",
+    "BlockedKeys",
     "Claimed",
     "ConfigError",
     "DeadMessage",
@@ -61,15 +68,22 @@ __all__ = [
     "Delivery",
     "Dispatcher",
     "DispatcherSettings",
+    "EffectLost",
     "EmbeddedError",
     "Enqueued",
+    "EnqueuedJob",
     "Fence",
     "FencepostError",
+    "Finding",
     "Gone",
     "Inbox",
     "InvalidMessage",
     "Job",
+    "JobChanges",
     "JobContext",
+    "JobInfo",
+    "JobPage",
+    "JobStats",
     "Jobs",
     "JsonText",
     "LeaseLost",
@@ -79,6 +93,7 @@ __all__ = [
     "Outbox",
     "Permanent",
     "Publisher",
+    "QueueSettings",
     "Retryable",
     "Route",
     "Routing",
@@ -88,6 +103,9 @@ __all__ = [
     "SoftLimitReached",
     "StaleToken",
     "Stats",
+    "StoredSchedule",
+    "StuckJob",
+    "StuckReport",
     "UnexpectedFailure",
     "UnsupportedConnection",
     "Verdict",

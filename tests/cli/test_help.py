@@ -80,7 +80,7 @@ def test_a_group_without_a_command_shows_its_help(call: Call, arguments: tuple[s
         (("dead", "show"), "Missing argument 'ID'"),
         (("dead", "show", "x"), "neither a message's id (a number) nor its message id (a UUID)"),
         (("dead", "list", "--outcome", "tired"), "'tired' is not one of"),
-        (("dead", "retry", "9" * 20), "is not in the range"),
+        (("dead", "retry", "9" * 20), "is no id"),
         (("dead", "retry"), "say which messages to retry: their ids, or --all"),
         (("dead", "skip", "1", "--all"), "say which messages to skip: their ids, or --all"),
         (("dead", "retry", "1", "--queue", "x"), "go with --all, not with ids"),

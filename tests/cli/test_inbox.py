@@ -218,4 +218,4 @@ def test_without_tables_it_says_what_to_do(call: Call, database18: str) -> None:
     for words in (("list",), ("purge", "billing", "--older-than", "14d")):
         result = call("inbox", *words, store=database18)
         assert (result.code, result.out) == (4, "")
-        assert "fencepost init" in result.err
+        assert "fencepost migrate" in result.err

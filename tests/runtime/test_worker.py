@@ -192,10 +192,34 @@ async def test_on_unexpected_stop_ends_the_worker_with_the_cause(jobs: JobBox) -
         await jobs.worker(on_unexpected="stop").run(handle_signals=False)
 
 
+async def test_one_step_serves_every_queue_as_far_as_there_is_room(jobs: JobBox) -> None:
+    began: list[str] = []
+
+    @jobs.task("plain")
+    async def plain(job: Job) -> None:
+        began.append(job.queue)
+
+    @jobs.task("limited", max_running=5)
+    async def limited(job: Job) -> None:
+        began.append(job.queue)
+
+    for queue in ("a", "b", "c"):
+        jobs.enqueue(2, "plain", queue=queue)
+    jobs.enqueue(2, "limited", queue="a")
+    assert await jobs.worker(concurrency=5).work_once() == 5
+    assert len(began) == 5
+    assert await jobs.worker(concurrency=5).work_once() == 3
+    assert sorted(began) == ["a", "a", "a", "a", "b", "b", "c", "c"]
+    assert jobs.are_done(8)
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [
         (lambda jobs: jobs.task("a", lease=timedelta(0)), "lease"),
+        (lambda jobs: jobs.task("a", lease=5), "lease must be a datetime.timedelta, not int"),
+        (lambda jobs: jobs.task("a", backoff_cap=None), "backoff_cap must be a datetime.timedelta, not NoneType"),
+        (lambda jobs: jobs.task("a", hard_limit="5s"), "hard_limit must be a datetime.timedelta, not str"),
         (lambda jobs: jobs.task("a", soft_limit=timedelta(2), hard_limit=timedelta(1)), "soft_limit"),
         (lambda jobs: jobs.task("a", max_running=0), "max_running"),
         (lambda jobs: jobs.task("a", queue="a b"), "queue"),

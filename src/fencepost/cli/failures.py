@@ -80,11 +80,15 @@ def _database_failure(error: BaseException, settings: Settings | None) -> Failur
         return None
     text = " ".join(str(error).split())
     if error.sqlstate in ("42P01", "3F000"):
-        place = f"{settings.schema}.{settings.table}" if settings else "of the outbox"
-        return Failure(exits.SCHEMA, f"the tables {place} do not exist: run `fencepost init`")
+        place = f"{settings.schema}.{settings.table}" if settings else "the outbox"
+        return Failure(
+            exits.SCHEMA, f"tables of {place} do not exist, all or the newer ones: run `fencepost migrate`"
+        )
     if error.sqlstate == "42703":
         return Failure(
-            exits.SCHEMA, f"the tables are not what this version needs ({text}): run `fencepost migrate`"
+            exits.SCHEMA,
+            f"the tables are not what this version needs ({error.diag.message_primary or text}): "
+            "run `fencepost migrate`",
         )
     if error.sqlstate is None and _BAD_ADDRESS.search(text):
         return Failure(exits.USAGE, f"store: {text}; correct {_store(settings)}")

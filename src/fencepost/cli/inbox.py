@@ -42,9 +42,10 @@ def inbox() -> None:
 @click.option("--after", metavar="CONSUMER", default="", help="Begin behind this consumer.")
 @json_option
 def list_command(invocation: Invocation, settings: Settings, limit: int, after: str, as_json: bool) -> int:
-    """List consumers: how many messages each has taken in, how old these are, and how many keys it follows.
+    """List consumers, and what each has taken in.
 
-    Of one consumer at most 100000 are counted.
+    That is how many messages, how old these are, and how many keys it follows. Of one consumer at most 100000 are
+    counted.
     """
     if after != storable(after):
         raise click.UsageError(f"{after!r} is no name that a consumer can have")
@@ -106,11 +107,11 @@ def purge(
     step: int,
     as_json: bool,
 ) -> int:
-    """Forget what a consumer took in long ago, in small steps beside full traffic.
+    """Forget what a consumer took in long ago.
 
-    Nothing is forgotten that can come again: the longest time in which a message is repeated follows from the
-    configured settings of the dispatcher, those of the queues in this store, --waiting and --broker. The numbers
-    of keys stay.
+    In small steps, beside full traffic. Nothing is forgotten that can come again: the longest time in which a
+    message is repeated follows from the configured settings of the dispatcher, those of the queues in this store,
+    --waiting and --broker. The numbers of keys stay.
     """
     checked_name("consumer", consumer)
     outbox = outbox_of(settings)

@@ -89,7 +89,7 @@ def fail(invocation: Invocation, settings: Settings, **given: Any) -> int:
 
     For what is known to have gone wrong; otherwise as `fencepost jobs cancel`.
     """
-    return _change(invocation, settings, Verb("fail", ("queued", "processing"), "failed"), **given)
+    return _change(invocation, settings, Verb("fail", ("queued", "processing"), "ended as failed"), **given)
 
 
 @dataclass(frozen=True, slots=True)

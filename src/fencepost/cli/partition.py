@@ -33,7 +33,7 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
 
 @click.group()
 def partition() -> None:
-    """Keep the outbox in partitions by id, and drop those that are over.
+    """Keep the outbox in partitions, by id.
 
     Optional, for millions of messages a day: to drop a table costs next to nothing, to delete its rows does not.
     """

@@ -82,7 +82,10 @@ def _is_empty(connection: Any, outbox: Outbox, name: str) -> bool:
 
 @click.group()
 def queue() -> None:
-    """List, show or change the settings of queues, and close breakers."""
+    """List, show or change settings of queues.
+
+    They are queues of messages: jobs have queues of their own, which these settings do not touch.
+    """
 
 
 @queue.command("list")
@@ -113,7 +116,7 @@ def list_command(invocation: Invocation, settings: Settings, as_json: bool) -> i
 @name_argument
 @json_option
 def show(invocation: Invocation, settings: Settings, name: str, as_json: bool) -> int:
-    """Show the settings of a queue, and whether its breaker is open."""
+    """Show the settings of a queue, and its breaker."""
     checked_name(name)
     with invocation.connected(settings, "queue") as connection:
         found = outbox_of(settings).queues(connection)

@@ -10,7 +10,18 @@ import click
 from fencepost.cli.messages import MAX_ID, text_of
 from fencepost.cli.output import Output
 
-ROW_ID = click.IntRange(1, MAX_ID)
+
+class _RowId(click.ParamType[int]):
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= MAX_ID):
+            self.fail(f"{text!r} is no id: give the number that `list` and `show` print", param, ctx)
+        return int(text)
+
+
+ROW_ID = _RowId()
 
 
 def show_full(out: Output, full: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ _TOLD = frozenset({"owner", "worker_queues", "worker_concurrency"})
 @click.command()
 @click.argument("name", metavar="MODULE:JOBS")
 @takes_settings(*STORE, "log_level", "log_json", *_OWN, own=WORKER_PREFIX)
-@click.option("--once", is_flag=True, help="Run what can be claimed at once, then stop.")
+@click.option("--once", is_flag=True, help="Run what is due, as much as there is room for, then stop.")
 def work(invocation: Invocation, settings: Settings, name: str, once: bool) -> int:
     """Run jobs.
 

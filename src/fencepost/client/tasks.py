@@ -99,6 +99,8 @@ class Task:
             lambda: checked_recovery(self.recovery),
             lambda: checked_attempts(self.max_attempts),
         )
+        if wrong := [f"{name} must be a datetime.timedelta, not {what}" for name, what in self._no_times()]:
+            return problems + wrong
         zero = timedelta(0)
         rules = [
             ("lease", timedelta(milliseconds=100) <= self.lease <= _DAY, "must lie between 0.1 s and a day"),
@@ -120,6 +122,16 @@ class Task:
             ),
         ]
         return problems + [f"{name} {getattr(self, name)!r} {rule}" for name, holds, rule in rules if not holds]
+
+    def _no_times(self) -> list[tuple[str, str]]:
+        """Return the settings that should be a length of time and are not, with their types."""
+        needed, others = ("lease", "backoff_base", "backoff_cap"), ("max_age", "soft_limit", "hard_limit")
+        values = {name: getattr(self, name) for name in needed + others}
+        return [
+            (name, type(value).__name__)
+            for name, value in values.items()
+            if not (isinstance(value, timedelta) or (value is None and name in others))
+        ]
 
     @property
     def policy(self) -> RetryPolicy:

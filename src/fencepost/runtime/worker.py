@@ -173,7 +173,7 @@ class Worker(LeaseHolder[HeldJob]):
     # --- claiming ----------------------------------------------------------------------------------------
 
     async def work_once(self) -> int:
-        """Claim what there is room for, run it, write the results; return how many jobs were run.
+        """Claim what there is room for, from all queues, run it, write the results; return how many were claimed.
 
         Inside ``async with worker:`` connections stay open between calls.
 
@@ -184,12 +184,18 @@ class Worker(LeaseHolder[HeldJob]):
             async with self:
                 return await self.work_once()
         with self._busy():
-            batch = await self._claimer.next(self.settings.concurrency, is_idle=True)
-            self._start(batch)
+            begun = 0
+            while begun < self.settings.concurrency and not self._stop.asked.is_set():
+                # A claim takes from one queue: the others must not wait for another call.
+                batch = await self._claimer.next(self.settings.concurrency - begun, is_idle=not begun)
+                self._start(batch)
+                begun += len(batch.claimed)
+                if not batch.claimed or batch.is_suspect:
+                    break
             await self._all_ended()
             await self._finalizer.drained()
             self._raise_unexpected()
-            return len(batch.claimed)
+            return begun
 
     def _loops(self) -> Mapping[asyncio.Task[None], Link]:
         return {asyncio.create_task(self._claim_until_stopped(), name="claim"): self._claim_link}

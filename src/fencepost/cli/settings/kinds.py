@@ -101,7 +101,12 @@ def one_of(*choices: str) -> Kind:
 _DURATION = 'a duration such as "10s" or a number of seconds'
 
 TEXT = Kind("NAME", str, _toml("a text", (str,), str))
-WHOLE = Kind("NUMBER", _whole, _toml("a whole number", (int,), int))
+WHOLE = Kind(
+    "NUMBER",
+    _whole,
+    _toml("a whole number", (int,), int),
+    lambda value: "not set" if value is None else str(value),
+)
 YES_NO = Kind("", _yes_or_no, _toml("true or false", (bool,), bool), lambda value: str(value).lower())
 DURATION = Kind(
     "DURATION",
