@@ -28,6 +28,7 @@ from fencepost.core.outcome import (
     Action,
     Cancelled,
     Disabled,
+    Failed,
     Refused,
     Reschedule,
     Result,
@@ -307,7 +308,11 @@ class Worker(LeaseHolder[HeldJob]):
                 context = held.context(self._stop.asked.is_set)
                 result = await run_job(held, task, context, self._threads, self._note_unexpected)
         except asyncio.CancelledError:
-            result = self._timed_out(task) if held.timed_out else Cancelled()
+            result = self._cancelled(held, task)
+        except Exception as error:
+            # It may have run: given back as unstarted it would run again for nothing, and so for ever.
+            log.exception("the run of job %d ended in a way that is not understood", held.id)
+            result = TimedOut(describe(error))
         finally:
             if timer is not None:
                 timer.cancel()
@@ -351,6 +356,14 @@ class Worker(LeaseHolder[HeldJob]):
             # Unlike a message's: a deploy must not use up the attempts of jobs that outlast its grace time.
             return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=True, is_unknown=True)
         return action
+
+    def _cancelled(self, held: HeldJob, task: Task) -> Result:
+        """Tell what cancelled its task: its hard limit, we, or the handler itself."""
+        if held.timed_out:
+            return self._timed_out(task)
+        if held.lost or self._is_cut_off:
+            return Cancelled()
+        return Failed("its handler cancelled its own task", unexpected=True)
 
     def _time_out(self, held: HeldJob) -> None:
         held.timed_out = True
