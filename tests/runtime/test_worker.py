@@ -234,6 +234,26 @@ async def test_a_result_that_cannot_even_be_read_is_not_kept_and_its_job_is_done
     assert (row["status"], row["attempts"], row["result"]) == ("done", 1, None)
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_running": 2}], ids=["plain", "lanes"])
+async def test_jobs_over_their_limit_hold_up_nobody_and_say_why_they_failed(
+    jobs: JobBox, limits: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(max_attempts=3, **limits)
+    async def handler(job: Job) -> None:
+        pass
+
+    *spent, fresh = jobs.enqueue(8)
+    jobs.conn.execute("UPDATE outbox_job SET attempts = 3, last_error = 'x' WHERE id = ANY (%s)", [spent])
+    worker = jobs.worker(concurrency=2, poll_interval=timedelta(hours=1))
+    assert await worker.work_once() == 1
+    assert jobs.row(fresh)["status"] == "done"
+    assert {jobs.row(each)["last_error"] for each in spent} == {
+        "not begun: 3 attempts were made, of at most 3\nbefore: x"
+    }
+    assert worker.counters.failed == 7
+    assert "have failed (exhausted)" in caplog.text
+
+
 async def test_on_unexpected_stop_ends_the_worker_with_the_cause(jobs: JobBox) -> None:
     @jobs.task()
     async def handle(job: Job) -> None:

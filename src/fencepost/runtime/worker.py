@@ -131,7 +131,12 @@ class Worker(LeaseHolder[HeldJob]):
         results = JobResults(self._catalog, self.counters, self._written)
         self._finalizer = Finalizer(self._link(stack, url, "finalize"), self._held, results)
         self._claimer = JobClaimer(
-            self._claim_link, self._catalog, self._terms(), self.settings.queues, self._patience
+            self._claim_link,
+            self._catalog,
+            self._terms(),
+            self.settings.queues,
+            self._patience,
+            self._note_exhausted,
         )
         heartbeat = Heartbeat(
             url,
@@ -409,6 +414,10 @@ class Worker(LeaseHolder[HeldJob]):
             self.settings.concurrency,
             ": nothing is claimed any more, restart this process" if hung >= self.settings.concurrency else "",
         )
+
+    def _note_exhausted(self, many: int) -> None:
+        self.counters.failed += many
+        log.warning("%d jobs have failed (exhausted): they were over their limit of attempts when claimed", many)
 
     def _note_unexpected(self, error: BaseException) -> None:
         self.counters.unexpected += 1
