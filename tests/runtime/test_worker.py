@@ -182,6 +182,78 @@ async def test_it_is_tried_as_often_as_its_limit_says(jobs: JobBox) -> None:
     assert (row["outcome"], row["last_error"]) == ("exhausted", "\\x00 is no text for a database")
 
 
+async def raises_lease_lost() -> None:
+    raise LeaseLost("of something else")
+
+
+async def cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+
+
+async def awaits_what_was_cancelled() -> None:
+    other = asyncio.ensure_future(asyncio.sleep(60))
+    other.cancel()
+    await other
+
+
+@pytest.mark.parametrize("ends", [raises_lease_lost, cancels_itself, awaits_what_was_cancelled])
+async def test_an_end_that_the_handler_makes_itself_uses_up_an_attempt(jobs: JobBox, ends: Any) -> None:
+    """Given back as if it had been cut off, it would run again at once, and so for ever."""
+    attempts = []
+
+    @jobs.task(max_attempts=2)
+    async def handler(job: Job, context: JobContext) -> None:
+        attempts.append(context.attempt)
+        await ends()
+
+    (row_id,) = jobs.enqueue()
+    async with working(jobs.worker()):
+        await until(lambda: jobs.statuses() == {"failed": 1} or len(attempts) > 2)
+    assert attempts == [1, 2]
+    assert jobs.row(row_id)["outcome"] == "exhausted"
+
+
+class Changing(dict[str, int]):
+    """As a dictionary that another thread fills while it is read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+async def test_a_result_that_cannot_even_be_read_is_not_kept_and_its_job_is_done(jobs: JobBox) -> None:
+    @jobs.task(keep_result=True)
+    def handler(job: Job) -> Any:
+        return Changing(a=1)
+
+    (row_id,) = jobs.enqueue()
+    assert await jobs.worker().work_once() == 1
+    row = jobs.row(row_id)
+    assert (row["status"], row["attempts"], row["result"]) == ("done", 1, None)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_running": 2}], ids=["plain", "lanes"])
+async def test_jobs_over_their_limit_hold_up_nobody_and_say_why_they_failed(
+    jobs: JobBox, limits: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(max_attempts=3, **limits)
+    async def handler(job: Job) -> None:
+        pass
+
+    *spent, fresh = jobs.enqueue(8)
+    jobs.conn.execute("UPDATE outbox_job SET attempts = 3, last_error = 'x' WHERE id = ANY (%s)", [spent])
+    worker = jobs.worker(concurrency=2, poll_interval=timedelta(hours=1))
+    assert await worker.work_once() == 1
+    assert jobs.row(fresh)["status"] == "done"
+    assert {jobs.row(each)["last_error"] for each in spent} == {
+        "not begun: 3 attempts were made, of at most 3\nbefore: x"
+    }
+    assert worker.counters.failed == 7
+    assert "have failed (exhausted)" in caplog.text
+
+
 async def test_on_unexpected_stop_ends_the_worker_with_the_cause(jobs: JobBox) -> None:
     @jobs.task()
     async def handle(job: Job) -> None:

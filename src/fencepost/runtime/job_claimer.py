@@ -72,6 +72,7 @@ class JobClaimer:
         terms: who claims, and the tasks that it knows.
         queues: in the order of their priority; None for all of them, each first in its turn.
         patience: returns the seconds that a suspect may wait for what runs, before nothing else is claimed.
+        on_exhausted: told how many jobs a claim found over their limit of attempts, and failed instead.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class JobClaimer:
         terms: store.JobTerms,
         queues: Sequence[str] | None,
         patience: Callable[[], float],
+        on_exhausted: Callable[[int], None],
     ) -> None:
         self._link, self._catalog, self._terms = link, catalog, terms
-        self._queues, self._patience = queues, patience
+        self._queues, self._patience, self._on_exhausted = queues, patience, on_exhausted
         self._states: dict[str, _QueueState] = {}
         self._looks: list[store.Look] = []
         self._looked_at = float("-inf")
@@ -91,8 +93,7 @@ class JobClaimer:
         self._owes_normal = False
         self._suspects_since: float | None = None
         self._survived = 0
-        self.exhausted = 0
-        """Jobs that were found over their limit of attempts, and failed instead of claimed."""
+        self._exhausted = 0
 
     def survived(self) -> None:
         """Note that a suspect ran, whatever came of it, and this process lives on."""
@@ -108,6 +109,14 @@ class JobClaimer:
         Args:
             is_idle: nothing runs in this process.
         """
+        while True:
+            before = self._exhausted
+            batch = await self._next(room, is_idle)
+            if batch.claimed or self._exhausted == before:
+                return batch
+            # Those in front were over their limit, and are out of the way: what is behind them need not wait for it.
+
+    async def _next(self, room: int, is_idle: bool) -> JobBatch:
         await self._look()
         if any(each.has_suspects for each in self._looks):
             batch = await self._suspects(room, is_idle)
@@ -227,5 +236,7 @@ class JobClaimer:
             # One odd row must not keep the other queues from being served.
             log.exception("a claim failed in a way that is not understood: %s; trying again", describe(error))
             return store.JobClaim(), sent_at
-        self.exhausted += found.exhausted
+        if found.exhausted:
+            self._exhausted += found.exhausted
+            self._on_exhausted(found.exhausted)
         return found, sent_at

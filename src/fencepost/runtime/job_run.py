@@ -17,7 +17,7 @@ from fencepost.core.callables import Handler
 from fencepost.core.error_text import describe, storable
 from fencepost.core.job import ClaimedJob, Job, result_json
 from fencepost.core.outcome import Cancelled, Delivered, Result, Unclear, Verdict, Verified
-from fencepost.errors import InvalidMessage, LeaseLost
+from fencepost.errors import LeaseLost
 from fencepost.publishers.callable import checked_verdict
 from fencepost.runtime.classify import classified
 from fencepost.runtime.held import HeldRow
@@ -116,9 +116,11 @@ async def run_job(
                 return _known(task, verdict)
         assert task.handler is not None  # noqa: S101 - for the type checker: a worker refuses tasks without one
         value = await _called(task.handler, job, context, threads)
-    except LeaseLost as error:
-        return Cancelled(str(error))
     except BaseException as error:  # noqa: BLE001 - classified there
+        if (
+            isinstance(error, LeaseLost) and held.lost
+        ):  # else it is not this lease, and no reason to run it for nothing
+            return Cancelled(storable(str(error)))
         return classified(error, unexpected)
     if task.keep_result:
         held.result = _kept(held, value)
@@ -153,6 +155,6 @@ def _kept(held: HeldJob, value: Any) -> str | None:
     """Return a result as JSON text; what cannot be kept must not undo what is done."""
     try:
         return result_json(value)
-    except InvalidMessage as error:
+    except Exception as error:  # noqa: BLE001 - a value of the user's can raise anything while it is read
         log.error("the result of job %d is not kept: %s", held.id, describe(error))
         return None

@@ -28,6 +28,7 @@ from fencepost.core.outcome import (
     Action,
     Cancelled,
     Disabled,
+    Failed,
     Refused,
     Reschedule,
     Result,
@@ -130,7 +131,12 @@ class Worker(LeaseHolder[HeldJob]):
         results = JobResults(self._catalog, self.counters, self._written)
         self._finalizer = Finalizer(self._link(stack, url, "finalize"), self._held, results)
         self._claimer = JobClaimer(
-            self._claim_link, self._catalog, self._terms(), self.settings.queues, self._patience
+            self._claim_link,
+            self._catalog,
+            self._terms(),
+            self.settings.queues,
+            self._patience,
+            self._note_exhausted,
         )
         heartbeat = Heartbeat(
             url,
@@ -313,7 +319,11 @@ class Worker(LeaseHolder[HeldJob]):
                 context = held.context(self._stop.asked.is_set)
                 result = await run_job(held, task, context, self._threads, self._note_unexpected)
         except asyncio.CancelledError:
-            result = self._timed_out(task) if held.timed_out else Cancelled()
+            result = self._cancelled(held, task)
+        except Exception as error:
+            # It may have run: given back as unstarted it would run again for nothing, and so for ever.
+            log.exception("the run of job %d ended in a way that is not understood", held.id)
+            result = TimedOut(describe(error))
         finally:
             if timer is not None:
                 timer.cancel()
@@ -360,6 +370,14 @@ class Worker(LeaseHolder[HeldJob]):
             return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=refund, is_unknown=True)
         return action
 
+    def _cancelled(self, held: HeldJob, task: Task) -> Result:
+        """Tell what cancelled its task: its hard limit, we, or the handler itself."""
+        if held.timed_out:
+            return self._timed_out(task)
+        if held.lost or self._is_cut_off:
+            return Cancelled()
+        return Failed("its handler cancelled its own task", unexpected=True)
+
     def _time_out(self, held: HeldJob) -> None:
         held.timed_out = True
         if held.runner is not None:
@@ -404,6 +422,10 @@ class Worker(LeaseHolder[HeldJob]):
             self.settings.concurrency,
             ": nothing is claimed any more, restart this process" if hung >= self.settings.concurrency else "",
         )
+
+    def _note_exhausted(self, many: int) -> None:
+        self.counters.failed += many
+        log.warning("%d jobs have failed (exhausted): they were over their limit of attempts when claimed", many)
 
     def _note_unexpected(self, error: BaseException) -> None:
         self.counters.unexpected += 1

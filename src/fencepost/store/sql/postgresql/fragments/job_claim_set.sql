@@ -11,4 +11,7 @@ SET status = CASE WHEN {job_claimable} THEN 'processing' ELSE 'failed' END,
     progress = CASE WHEN {job_claimable} THEN NULL ELSE j.progress END,
     -- A limit that was lowered below the row's attempts: failed at its next claim, never left lying.
     outcome = CASE WHEN {job_claimable} THEN NULL ELSE 'exhausted' END,
-    finished_at = CASE WHEN {job_claimable} THEN NULL ELSE statement_timestamp() END
+    finished_at = CASE WHEN {job_claimable} THEN NULL ELSE statement_timestamp() END,
+    last_error = CASE WHEN {job_claimable} THEN j.last_error ELSE left(
+        'not begun: ' || j.attempts::text || ' attempts were made, of at most ' || j.max_attempts::text
+        || coalesce(E'\nbefore: ' || j.last_error, ''), 4000) END
