@@ -114,7 +114,7 @@ class JobClaimer:
             batch = await self._next(room, is_idle)
             if batch.claimed or self._exhausted == before:
                 return batch
-            # Those in front were over their limit, and are out of the way: what is behind them need not wait for it.
+            # Those in front were over their limit, and are out of the way: what is behind them is next.
 
     async def _next(self, room: int, is_idle: bool) -> JobBatch:
         await self._look()
