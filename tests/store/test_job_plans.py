@@ -101,6 +101,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Bound]] = {
     "job_claim_suspects": (LANES_OF | {"batch": 1, "max_reclaims": 10}, Bound(rows=LEASED + 10, buffers=600)),
     "job_heartbeat": ({"lease": 60.0, "progress": [None] * 100}, Bound(rows=200, buffers=2_500, sorted=100)),
     "job_held": ({}, FINALIZE),
+    "job_lock": ({}, FINALIZE),
     "job_done": ({"results": [None] * 100}, FINALIZE),
     "job_requeue": ({"refunds": [True] * 100, "delays": [1.0] * 100, "errors": ["x"] * 100}, FINALIZE),
     "job_fail": ({"outcomes": ["permanent"] * 100, "errors": ["x"] * 100}, FINALIZE),

@@ -19,6 +19,7 @@ from fencepost.core.states import Event, attempts_after
 from fencepost.drivers import driver_for
 from fencepost.store import job_fenced
 from fencepost.store import jobs as store
+from fencepost.store.job_fenced import Finished
 from fencepost.store.jobs import LaneWalk, TaskTerms
 from tests.store.job_rows import (
     ACTIONS,
@@ -558,3 +559,33 @@ def test_a_claim_that_is_rolled_back_leaves_no_attempt(db: Connection) -> None:
     with db.transaction(force_rollback=True):
         run(store.claim(CATALOG, kept, "default", 1), driver_for(db).execute)
     assert JOBS.attempts(db, row_id) == []
+
+
+def test_an_operator_and_a_holder_of_the_same_jobs_do_not_deadlock(db: Connection, db2: Connection) -> None:
+    """A result of several kinds is several statements in one transaction, each over jobs of its own."""
+    first, second = add_jobs(db, 2)
+    held = claim_jobs(db, terms=terms(plain=TaskTerms(timedelta(seconds=60), ledger=True)))
+    by_id = {each.id: each for each in held}
+    finished = [Finished(by_id[second], DONE), Finished(by_id[first], Release())]
+    execute = driver_for(db).execute
+
+    def cancel() -> None:
+        with db2.transaction():
+            JOBS.cancel(db2, [first, second], actor="me")
+
+    operator = threading.Thread(target=cancel)
+
+    def interrupted(statement: Any) -> Any:
+        rows = execute(statement)
+        if operator.ident is None:
+            operator.start()
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while operator.is_alive() and not value(db, waiting):
+                pass
+        return rows
+
+    with db.transaction():
+        lost = run(job_fenced.finalize(CATALOG, finished), interrupted)
+    operator.join()
+    assert lost == frozenset()
+    assert [(row.status, row.outcome) for row in all_jobs(db)] == [("failed", "cancelled"), ("done", "completed")]

@@ -70,6 +70,8 @@ def finalize(catalog: Catalog, finished: Sequence[Finished]) -> Operation[frozen
                 failed.append(each)
             case _:
                 requeued.append(each)
+    if any(each.claimed.ledger for each in finished) and sum(map(bool, (done, requeued, failed))) > 1:
+        yield catalog.statement("job_lock", _held([each.claimed for each in finished]))
     lost_ids = yield from _mark_done(catalog, done)
     lost_ids |= yield from _requeue(catalog, requeued)
     lost_ids |= yield from _fail(catalog, failed)
