@@ -304,6 +304,7 @@ def job_operations(conn: Connection, execute: Callable[[Statement], Rows]) -> No
     assert do(job_fenced.heartbeat(CATALOG, held, LEASE, {ids[0]: "1"})) == frozenset()
     ends = ("done", "retry", "fail")
     finished = [job_fenced.Finished(each, ACTIONS[end], "2") for each, end in zip(held, ends, strict=False)]
+    finished[0] = replace(finished[0], claimed=held[0]._replace(ledger=True))  # several kinds, all or nothing
     assert do(job_fenced.finalize(CATALOG, finished)) == frozenset()
     assert do(job_fenced.finalize(CATALOG, finished)) == frozenset()
     assert do(job_fenced.heartbeat(CATALOG, held, LEASE)) == {each.id for each in held[:3]}
