@@ -540,7 +540,7 @@ def test_a_task_that_keeps_a_ledger_has_every_attempt_written_down_with_its_caus
     assert kept.needs_transaction
     assert not TERMS.needs_transaction
     first = claim_one_job(db, kept)
-    assert [(each.result, each.worker) for each in JOBS.attempts(db, row_id)] == [(None, "w7")]
+    assert [(each.result, each.worker, each.token) for each in JOBS.attempts(db, row_id)] == [(None, "w7", "1")]
     expire_jobs(db)
     do(db, store.reclaim(CATALOG, limit=1))
     assert [each.result for each in JOBS.attempts(db, row_id)] == ["lost"]

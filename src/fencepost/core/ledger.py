@@ -90,7 +90,7 @@ MAY_HAVE_ARRIVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt to write down; ``token`` as text, since jobs have other tokens than messages."""
+    """An attempt to write down; ``token``: of a message its fencing token, of a job its fence, as text."""
 
     row_id: int
     token: str

@@ -229,7 +229,7 @@ def _have_lanes(catalog: Catalog) -> Operation[bool]:
 def _claim(catalog: Catalog, rows: Iterable[Row], terms: JobTerms) -> Operation[JobClaim]:
     found = _claimed(rows, terms)
     kept = [each for each in found.claimed if each.ledger]
-    begun = [Begun(each.id, each.token, each.job.queue, each.attempt, each.owner) for each in kept]
+    begun = [Begun(each.id, str(each.fence), each.job.queue, each.attempt, each.owner) for each in kept]
     yield from open_attempts(catalog, Kind.JOB, begun)
     return found
 

@@ -10,7 +10,7 @@ SELECT a.row_id, a.token, a.queue, a.attempt, a.worker,
                WHERE o.id = a.row_id AND o.status = 'processing' AND o.lease_version::text = a.token)
            ELSE EXISTS (
                SELECT FROM {job} AS j
-               WHERE j.id = a.row_id AND j.status = 'processing' AND j.attempt_token::text = a.token)
+               WHERE j.id = a.row_id AND j.status = 'processing' AND j.fence::text = a.token)
        END
 FROM (
     SELECT *
