@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # More than one a core, since tests wait more than they compute; each starts servers of its own on free ports.
 JOBS ?= 3
+# In the order of their folders: files of few and slow tests come first then, and not one by one at the end.
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-race test check lint types contracts unit test-one order consumers servers bench bench-report docs format clean
@@ -19,7 +21,7 @@ demo-race: $(VENV)/demo ## the broken dispatcher beside the right one, as a time
 	@$(BIN)/fencepost demo race
 
 test: $(VENV)/dev servers lint types contracts ## lint, types, import contracts and all tests, on real servers
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: $(VENV)/dev lint types contracts unit ## what needs no server: under a minute
 

@@ -20,7 +20,7 @@ from fencepost.bench.claiming import Claimant
 from fencepost.bench.contender import Assignment
 from fencepost.bench.contents import SECTIONS, module_of
 from fencepost.bench.figures import Report, Section, at_most
-from fencepost.bench.sections import snapshot
+from fencepost.bench.sections import jobs, snapshot
 from fencepost.bench.sections.memory import resident
 from fencepost.bench.suite import REPORT_FILE, Plan
 from fencepost.bench.tables import Load
@@ -41,7 +41,10 @@ def outbox18(database18: str) -> str:
 
 
 @pytest.mark.timeout(300)  # some forty processes, one after the other
-def test_every_section_runs_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_section_runs_and_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "RUN_SECONDS", 1.5)  # which no scale changes
     code = run(["bench", "report", "--scale", SCALE, "--out", str(tmp_path), "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)

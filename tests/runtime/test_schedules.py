@@ -122,13 +122,13 @@ def process(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.timeout(240)
-def test_sixty_ticks_of_eight_workers_that_are_killed_come_once_each(db: Connection, database18: str) -> None:
+def test_ticks_of_eight_workers_that_are_killed_come_once_each(db: Connection, database18: str) -> None:
     """All eight come by at each second; every second some of them is killed, and another one takes its place."""
     dice = random.Random(7)  # noqa: S311 - which worker dies
     begin = row(db, "now()")
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(process(database18)) for _ in range(8)]
-        while len(ticks(db)) < 60:
+        while len(ticks(db)) < 25:
             seen = len(ticks(db))
             wait_until(lambda seen=seen: len(ticks(db)) > seen, "the next tick")  # type: ignore[misc] # bound at once
             victim = dice.randrange(8)
