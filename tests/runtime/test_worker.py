@@ -348,11 +348,9 @@ async def test_a_task_that_a_worker_does_not_know_is_given_back(jobs: JobBox) ->
 
 
 async def test_two_hundred_jobs_of_ten_leases_length_are_claimed_once_each(jobs: JobBox) -> None:
-    lease = timedelta(seconds=0.5)
-
-    @jobs.task(lease=lease)
+    @jobs.task()
     async def handle(job: Job) -> None:
-        await asyncio.sleep(10 * lease.total_seconds())  # the work
+        await asyncio.sleep(10 * LEASE.total_seconds())  # the work
 
     jobs.enqueue(200)
     async with working(jobs.worker(concurrency=100)), working(jobs.worker(concurrency=100, owner="w2")):

@@ -27,6 +27,8 @@ Job = Callable[[Connection, random.Random], None]
 
 ROWS = 50
 SECONDS = 3.0
+PATIENCE = 30.0
+ENOUGH = 10
 LEASE = timedelta(milliseconds=20)
 
 
@@ -39,8 +41,10 @@ class Crowd:
         self._until = time.monotonic() + seconds
         self._failures: list[tuple[str, BaseException]] = []
         self._rounds: list[int] = []
+        """Of each job so far."""
 
     def run(self, *jobs: Job) -> None:
+        self._rounds = [0] * len(jobs)
         threads = [threading.Thread(target=self._repeat, args=[job, n]) for n, job in enumerate(jobs)]
         for thread in threads:
             thread.start()
@@ -48,21 +52,23 @@ class Crowd:
             thread.join(timeout=60)
         assert not self._failures, f"seed {self._seed}: {self._failures}"
         # It only counts if they all got somewhere.
-        assert len(self._rounds) == len(jobs)
-        assert min(self._rounds) > 10, f"seed {self._seed}: {self._rounds}"
+        assert min(self._rounds) > ENOUGH, f"seed {self._seed}: {self._rounds}"
+
+    def _goes_on(self) -> bool:
+        """On a slow machine, and through two sessions, it takes longer until all have got somewhere."""
+        now = time.monotonic()
+        return now < self._until or (min(self._rounds) <= ENOUGH and now < self._until + PATIENCE)
 
     def _repeat(self, job: Job, n: int) -> None:
         draw = random.Random(f"{self._seed} {n}")  # noqa: S311 - repeatable, not secret
-        rounds = 0
         try:
             with psycopg.connect(self._url) as connection:
                 connection.execute("SET deadlock_timeout = '50ms'; SET statement_timeout = '10s'")
                 connection.commit()
-                while time.monotonic() < self._until:
+                while not self._failures and self._goes_on():
                     job(connection, draw)
                     connection.commit()
-                    rounds += 1
-            self._rounds.append(rounds)
+                    self._rounds[n] += 1
         except BaseException as error:
             self._failures.append((job.__name__, error))
 
