@@ -29,6 +29,7 @@ from fencepost import (
     Worker,
 )
 from fencepost.runtime import retention
+from fencepost.runtime.held import Stage
 from fencepost.runtime.threads import quick_turns
 from fencepost.runtime.worker import MOST_UNWRITTEN
 from tests.runtime.box import until
@@ -438,6 +439,27 @@ async def test_a_plain_handler_learns_that_its_lease_is_lost(jobs: JobBox) -> No
         await until(told.is_set)
         await until(lambda: worker.counters.lost_leases == 1)
     assert jobs.row(row_id)["reserved_by"] == "other"
+
+
+async def test_a_lease_that_was_not_renewed_in_time_costs_an_attempt(jobs: JobBox) -> None:
+    """Nobody has taken the job over yet; but what kept the heartbeats from their thread may be its own handler."""
+    started = asyncio.Event()
+
+    @jobs.task(backoff_base=timedelta(hours=1), backoff_cap=timedelta(hours=1))
+    async def handle(job: Job) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    (row_id,) = jobs.enqueue()
+    worker = jobs.worker()
+    async with worker:
+        working_once = asyncio.create_task(worker.work_once())
+        await started.wait()
+        (held,) = worker._held.in_stage(Stage.PUBLISHING)
+        held.lost.set()
+        assert await working_once == 1
+    row = jobs.row(row_id)
+    assert (row["status"], row["attempts"]) == ("queued", 1)
 
 
 async def test_progress_comes_with_the_next_heartbeat(jobs: JobBox) -> None:

@@ -75,6 +75,8 @@ def test_outside_a_transaction_it_is_refused(db: Connection) -> None:
         (object(), {}, "args cannot be written as JSON"),
         ({"a": "x" * 1_100_000}, {}, "more than the limit of 1048576"),
         ({}, {"queue": "a b"}, "queue"),
+        ({}, {"queue": ""}, "queue"),
+        ({}, {"recovery": ""}, "recovery"),
         ({}, {"unique_key": ""}, "unique_key must not be empty"),
         ({}, {"unique_key": "x" * 1025}, "unique_key has 1025 bytes"),
         ({}, {"max_attempts": 0}, "max_attempts"),

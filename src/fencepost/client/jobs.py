@@ -107,10 +107,10 @@ class _JobOperations(TaskDecorators):
         return job_draft(
             task,
             declared.arguments.encoded({} if args is None and declared.args is None else args),
-            options.get("job_id") or uuid4(),
-            queue=options.get("queue") or declared.queue,
+            _or(options.get("job_id"), uuid4()),
+            queue=_or(options.get("queue"), declared.queue),
             lane=declared.lane(options.get("key")),
-            recovery=options.get("recovery") or declared.recovery,
+            recovery=_or(options.get("recovery"), declared.recovery),
             max_attempts=_or(options.get("max_attempts"), declared.max_attempts),
             options=options,
         )
@@ -129,7 +129,7 @@ class _JobOperations(TaskDecorators):
         return store.purge(self.catalog, older_than=older_than, limit=limit)
 
 
-def _or(value: int | None, otherwise: int) -> int:
+def _or(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 

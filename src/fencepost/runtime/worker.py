@@ -363,9 +363,10 @@ class Worker(LeaseHolder[HeldJob]):
             age=claimed.age + timedelta(seconds=time.monotonic() - held.claimed_at),
             fraction=random.random(),  # noqa: S311 - jitter, not a secret
         )
-        if isinstance(result, Cancelled) and claimed.recovery is not Recovery.MANUAL:
+        if isinstance(result, Cancelled) and self._is_cut_off and claimed.recovery is not Recovery.MANUAL:
             # Unlike a message's: a deploy must not use up the attempts of jobs that outlast its grace time. (But
-            # not the first one of a job to be verified: the next has to ask about it.)
+            # not the first one of a job to be verified: the next has to ask about it. And not where the lease was
+            # lost: a job whose handler keeps the heartbeats from their thread would run again for nothing.)
             refund = claimed.recovery is Recovery.AUTO or claimed.attempt > 1
             return Reschedule(Event.CANCELLED, timedelta(0), result.error, refund_attempt=refund, is_unknown=True)
         return action
