@@ -28,12 +28,73 @@ def default_owner() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DispatcherSettings:
-    """How a dispatcher works; the defaults are safe together.
+class ProcessSettings:
+    """What dispatchers and workers are told alike.
 
     Args:
-        owner: this worker's name, for people.
+        owner: this process's name, for people.
         queues: the queues to serve; None for all of them.
+        poll_interval: the longest that what is due waits to be found without a notice.
+        notify: listen for NOTIFY; polling goes on behind it.
+        listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
+        retention: delete messages, or jobs, this long after they were done; None to keep them.
+        ledger_retention: delete attempts this long after they began, where a ledger is kept; None: never.
+        grace: how long a shutdown waits for what is in flight.
+        on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
+    """
+
+    owner: str = field(default_factory=default_owner)
+    queues: Sequence[str] | None = None
+    poll_interval: timedelta = timedelta(seconds=1)
+    notify: bool = True
+    listen_store: str | None = field(default=None, repr=False)
+    retention: timedelta | None = None
+    ledger_retention: timedelta | None = timedelta(days=30)
+    grace: timedelta = timedelta(seconds=20)
+    on_unexpected: OnUnexpected = "retry"
+
+    def _problems(self, *own: tuple[str, bool, str]) -> list[tuple[str, str]]:
+        """Return (setting, what is wrong) by these rules of its own, and by those that all have."""
+        rules = [*self._rules(), *own]
+        return [
+            (setting, f"{_shown(getattr(self, setting))} {rule}") for setting, holds, rule in rules if not holds
+        ]
+
+    def _rules(self) -> list[tuple[str, bool, str]]:
+        zero, longest = timedelta(0), timedelta(days=1)
+        kept = "must not be below 0, or be left out"
+        return [
+            ("owner", bool(self.owner) and "\x00" not in self.owner, "must be a name without NUL"),
+            (
+                "queues",
+                self.queues is None or (not isinstance(self.queues, str) and len(self.queues) > 0),
+                "must be a list of queues, or be left out for all of them",
+            ),
+            ("poll_interval", zero < self.poll_interval <= longest, "must lie between 0 and a day"),
+            (
+                "listen_store",
+                # An embedded server has no pooler in front of it.
+                self.listen_store is None
+                or bool(self.listen_store and not self.listen_store.startswith("embedded:")),
+                "must be the address of a PostgreSQL server, or be left out",
+            ),
+            ("retention", self.retention is None or self.retention >= zero, kept),
+            ("ledger_retention", self.ledger_retention is None or self.ledger_retention >= zero, kept),
+            ("grace", zero <= self.grace <= longest, "must lie between 0 and a day"),
+            ("on_unexpected", self.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
+        ]
+
+
+def _refuse(problems: Sequence[tuple[str, str]]) -> None:
+    if problems:
+        raise ConfigError("; ".join(f"{setting}: {text}" for setting, text in problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherSettings(ProcessSettings):
+    """How a dispatcher works, besides `ProcessSettings`; the defaults are safe together.
+
+    Args:
         batch: messages per claim, 1 to 10,000.
         concurrency: publishes in flight at once, for each queue; while they are fast, two batches are claimed
             ahead of that. None for 100, and for four batches where that is more and all goes to publishers that
@@ -48,20 +109,11 @@ class DispatcherSettings:
         breaker_cap: the longest time between two probes of an open breaker.
         outage_budget: how long attempts are given back while a breaker is open; past it they count again, and use
             messages up.
-        poll_interval: the longest a due message waits to be found without a notice.
-        notify: listen for NOTIFY; polling goes on behind it.
-        listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
-        retention: delete messages this long after they were done, beside everything else; None to keep them.
-        ledger_retention: delete attempts this long after they began, where queues keep a ledger; None: never.
-        grace: how long a shutdown waits for publishes in flight.
-        on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
 
     Raises:
         ConfigError: a combination that cannot work, every problem in one message.
     """
 
-    owner: str = field(default_factory=default_owner)
-    queues: Sequence[str] | None = None
     batch: int = 100
     concurrency: int | None = None
     lease: timedelta = timedelta(seconds=60)
@@ -74,13 +126,6 @@ class DispatcherSettings:
     breaker_failures: int = 5
     breaker_cap: timedelta = timedelta(seconds=30)
     outage_budget: timedelta = timedelta(days=1)
-    poll_interval: timedelta = timedelta(seconds=1)
-    notify: bool = True
-    listen_store: str | None = field(default=None, repr=False)
-    retention: timedelta | None = None
-    ledger_retention: timedelta | None = timedelta(days=30)
-    grace: timedelta = timedelta(seconds=20)
-    on_unexpected: OnUnexpected = "retry"
 
     def __post_init__(self) -> None:
         problems = self._range_problems()
@@ -88,8 +133,7 @@ class DispatcherSettings:
             problems = timing_problems(
                 lease=self.lease, heartbeat=self.beat_every, publish_timeout=self.publish_timeout
             )
-        if problems:
-            raise ConfigError("; ".join(f"{setting}: {text}" for setting, text in problems))
+        _refuse(problems)
 
     @property
     def beat_every(self) -> timedelta:
@@ -120,8 +164,7 @@ class DispatcherSettings:
     def _range_problems(self) -> list[tuple[str, str]]:
         zero = timedelta(0)
         longest = timedelta(days=1)
-        rules = [
-            *_common_rules(self),
+        return self._problems(
             ("batch", 1 <= self.batch <= 10_000, "must lie between 1 and 10000"),
             (
                 "concurrency",
@@ -142,90 +185,27 @@ class DispatcherSettings:
             ),
             ("breaker_cap", zero < self.breaker_cap <= longest, "must lie between 0 and a day"),
             ("outage_budget", self.outage_budget >= zero, "must not be below 0"),
-        ]
-        return [
-            (setting, f"{_shown(getattr(self, setting))} {rule}") for setting, holds, rule in rules if not holds
-        ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """How a worker runs jobs; what concerns one task alone (lease, limits, attempts) is said by the task.
+class WorkerSettings(ProcessSettings):
+    """How a worker runs jobs, besides `ProcessSettings`; what concerns one task alone is said by the task.
+
+    Its queues are served in the order of their priority: a later one has what the ones before leave. Without any,
+    all are served in turns.
 
     Args:
-        owner: this worker's name, for people.
-        queues: the queues to serve, in the order of their priority: a later one has what the ones before leave.
-            None for all of them, in turns.
         concurrency: jobs at once in this process, 1 to 10,000.
-        poll_interval: the longest a due job waits to be found without a notice.
-        notify: listen for NOTIFY; polling goes on behind it.
-        listen_store: the address to listen at, past a pooler that shares its sessions; None for the store's.
-        retention: delete jobs this long after they were done; None to keep them.
-        ledger_retention: delete attempts this long after they began, where tasks keep a ledger; None: never.
-        grace: how long a shutdown waits for jobs that run.
-        on_unexpected: what an unclassified exception does besides failing its attempt: nothing, or stop.
 
     Raises:
         ConfigError: a setting that cannot work, every problem in one message.
     """
 
-    owner: str = field(default_factory=default_owner)
-    queues: Sequence[str] | None = None
     concurrency: int = 10
-    poll_interval: timedelta = timedelta(seconds=1)
-    notify: bool = True
-    listen_store: str | None = field(default=None, repr=False)
-    retention: timedelta | None = None
-    ledger_retention: timedelta | None = timedelta(days=30)
-    grace: timedelta = timedelta(seconds=20)
-    on_unexpected: OnUnexpected = "retry"
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{setting}: {_shown(getattr(self, setting))} {rule}"
-            for setting, holds, rule in self._rules()
-            if not holds
-        ]
-        if problems:
-            raise ConfigError("; ".join(problems))
-
-    def _rules(self) -> list[tuple[str, bool, str]]:
-        return [
-            *_common_rules(self),
-            ("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000"),
-        ]
-
-
-def _common_rules(settings: DispatcherSettings | WorkerSettings) -> list[tuple[str, bool, str]]:
-    zero, longest = timedelta(0), timedelta(days=1)
-    return [
-        ("owner", bool(settings.owner) and "\x00" not in settings.owner, "must be a name without NUL"),
-        (
-            "queues",
-            settings.queues is None or (not isinstance(settings.queues, str) and len(settings.queues) > 0),
-            "must be a list of queues, or be left out for all of them",
-        ),
-        ("poll_interval", zero < settings.poll_interval <= longest, "must lie between 0 and a day"),
-        (
-            "listen_store",
-            # An embedded server has no pooler in front of it.
-            settings.listen_store is None
-            or bool(settings.listen_store and not settings.listen_store.startswith("embedded:")),
-            "must be the address of a PostgreSQL server, or be left out",
-        ),
-        (
-            "retention",
-            settings.retention is None or settings.retention >= zero,
-            "must not be below 0, or be left out",
-        ),
-        (
-            "ledger_retention",
-            settings.ledger_retention is None or settings.ledger_retention >= zero,
-            "must not be below 0, or be left out",
-        ),
-        ("grace", zero <= settings.grace <= longest, "must lie between 0 and a day"),
-        ("on_unexpected", settings.on_unexpected in ("retry", "stop"), 'must be "retry" or "stop"'),
-    ]
+        _refuse(self._problems(("concurrency", 1 <= self.concurrency <= 10_000, "must lie between 1 and 10000")))
 
 
 def _shown(value: object) -> str:

@@ -6,20 +6,18 @@ None of the methods commits or rolls back. The twins differ in nothing but ``awa
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from fencepost.client.forgetting import Place
-from fencepost.config import DispatcherSettings
+from fencepost.client.forgetting import Remembering
+from fencepost.client.sending import OnAsync, OnSync
 from fencepost.core import fence as core
 from fencepost.core.fence import Admission
-from fencepost.core.operation import Operation, arun, run
+from fencepost.core.operation import Operation
 from fencepost.core.text import checked_name
-from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
-from fencepost.errors import ConfigError, StaleToken
+from fencepost.errors import StaleToken
 from fencepost.store import fence as store
-from fencepost.store.catalog import Catalog, Names
 
 T = TypeVar("T")
 
@@ -27,37 +25,21 @@ ADMITTED_IN_AUTOCOMMIT = "a newer holder could write between the check of the to
 
 
 @dataclass(frozen=True, slots=True)
-class _FenceOperations:
+class _FenceOperations(Remembering):
     """What both twins share: the settings, and how arguments become operations.
 
     Args:
         receiver: who compares tokens here, 1 to 100 bytes: each receiver has seen other tokens.
-        schema_name: the schema that holds the tables.
-        table: the outbox table's name, which the table of fences is named after.
-        horizon: how late an old holder may still come: no resource that was written to since is forgotten.
-        allow_autocommit: accept connections that commit each statement by itself.
 
     Raises:
-        ConfigError: no such receiver can be, or a horizon that is not above 0.
+        ConfigError: no such receiver can be, or as `Remembering` says.
     """
 
     receiver: str
-    _: KW_ONLY
-    schema_name: str = "public"
-    table: str = "outbox"
-    horizon: timedelta = field(default_factory=lambda: DispatcherSettings().redelivery_horizon())
-    allow_autocommit: bool = False
-    _place: Place = field(default_factory=Place, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_name("receiver", self.receiver)
-        if self.horizon <= timedelta(0):
-            raise ConfigError(f"horizon must be above 0, not {self.horizon}")
-
-    @property
-    def catalog(self) -> Catalog:
-        """The SQL of the tables."""
-        return Catalog(Names(self.schema_name, self.table))
+        Remembering.__post_init__(self)  # (super() does not find its class in one with slots)
 
     def _admit(self, resource: str, token: int) -> Operation[Admission]:
         return store.admit(self.catalog, core.entrance(self.receiver, resource, token))
@@ -67,21 +49,20 @@ class _FenceOperations:
             raise StaleToken(self.receiver, resource, token=answer.token, newest=answer.newest)
 
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
-        if limit < 1:
-            raise ConfigError("purge needs a limit above 0")
-        if older_than < self.horizon:
-            raise ConfigError(
-                f"older_than is {older_than}, but an old holder may come for {self.horizon} (horizon), and would "
-                "be let in once the newer token is forgotten: keep fences at least that long, or give this the "
-                "horizon of its sender's settings (DispatcherSettings.redelivery_horizon)"
-            )
-        return self._place.step(
-            lambda after: store.purge(self.catalog, self.receiver, older_than=older_than, limit=limit, after=after)
+        return self._forget(
+            older_than,
+            limit,
+            "an old holder may come for {horizon} (horizon), and would be let in once the newer token is "
+            "forgotten: keep fences at least that long, or give this the horizon of its sender's settings "
+            "(DispatcherSettings.redelivery_horizon)",
+            lambda after: store.purge(
+                self.catalog, self.receiver, older_than=older_than, limit=limit, after=after
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Fence(_FenceOperations):
+class Fence(_FenceOperations, OnSync):
     """The fence of one receiver on a sync connection."""
 
     def admit(self, conn: Any, resource: str, token: int) -> Admission:
@@ -103,7 +84,7 @@ class Fence(_FenceOperations):
             AutocommitRefused: the connection is in no transaction.
         """
         operation = self._admit(resource, token)
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ADMITTED_IN_AUTOCOMMIT)
         return self._run(conn, operation)
 
     def require(self, conn: Any, resource: str, token: int) -> None:
@@ -122,22 +103,15 @@ class Fence(_FenceOperations):
         """
         return self._run(conn, self._purge(older_than, limit))
 
-    def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return run(operation, driver_for(conn).execute)
-
-    def _refuse_autocommit(self, conn: Any) -> None:
-        if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit(ADMITTED_IN_AUTOCOMMIT, "Fence")
-
 
 @dataclass(frozen=True, slots=True)
-class AsyncFence(_FenceOperations):
+class AsyncFence(_FenceOperations, OnAsync):
     """The fence of one receiver on an async connection; the twin of `Fence`."""
 
     async def admit(self, conn: Any, resource: str, token: int) -> Admission:
         """Let a holder in unless a newer one was, in the transaction of its write; see `Fence.admit`."""
         operation = self._admit(resource, token)
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ADMITTED_IN_AUTOCOMMIT)
         return await self._run(conn, operation)
 
     async def require(self, conn: Any, resource: str, token: int) -> None:
@@ -147,10 +121,3 @@ class AsyncFence(_FenceOperations):
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Forget old resources, one bounded step; see `Fence.purge`."""
         return await self._run(conn, self._purge(older_than, limit))
-
-    async def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return await arun(operation, async_driver_for(conn).execute)
-
-    async def _refuse_autocommit(self, conn: Any) -> None:
-        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit(ADMITTED_IN_AUTOCOMMIT, "AsyncFence")

@@ -6,22 +6,19 @@ None of the methods commits or rolls back. The twins differ in nothing but ``awa
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from fencepost.client.forgetting import Place
-from fencepost.config import DispatcherSettings
+from fencepost.client.forgetting import Remembering
+from fencepost.client.sending import OnAsync, OnSync
 from fencepost.core import inbox as core
 from fencepost.core.inbox import Acceptance, Body
 from fencepost.core.number import checked_number
-from fencepost.core.operation import Operation, arun, run
+from fencepost.core.operation import Operation
 from fencepost.core.text import checked_name
-from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
-from fencepost.errors import ConfigError
 from fencepost.store import inbox as store
-from fencepost.store.catalog import Catalog, Names
 
 T = TypeVar("T")
 
@@ -29,39 +26,21 @@ ACCEPTED_IN_AUTOCOMMIT = "the message would be taken in apart from its effect"
 
 
 @dataclass(frozen=True, slots=True)
-class _InboxOperations:
+class _InboxOperations(Remembering):
     """What both twins share: the settings, and how arguments become operations.
 
     Args:
         consumer: whose effects these are, 1 to 100 bytes: each consumer takes every message in for itself.
-        schema_name: the schema that holds the tables.
-        table: the outbox table's name, which the inbox is named after.
-        horizon: the longest time after which a message can come again: nothing younger is forgotten. Compute it
-            from the sender's settings with `DispatcherSettings.redelivery_horizon`; the default is that of its
-            defaults.
-        allow_autocommit: accept connections that commit each statement by itself.
 
     Raises:
-        ConfigError: no such consumer can be, or a horizon that is not above 0.
+        ConfigError: no such consumer can be, or as `Remembering` says.
     """
 
     consumer: str
-    _: KW_ONLY
-    schema_name: str = "public"
-    table: str = "outbox"
-    horizon: timedelta = field(default_factory=lambda: DispatcherSettings().redelivery_horizon())
-    allow_autocommit: bool = False
-    _place: Place = field(default_factory=Place, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_name("consumer", self.consumer)
-        if self.horizon <= timedelta(0):
-            raise ConfigError(f"horizon must be above 0, not {self.horizon}")
-
-    @property
-    def catalog(self) -> Catalog:
-        """The SQL of the tables."""
-        return Catalog(Names(self.schema_name, self.table))
+        Remembering.__post_init__(self)  # (super() does not find its class in one with slots)
 
     def _accept(self, message_id: UUID | str, fence: int | None, body: Body | None) -> Operation[Acceptance]:
         return store.accept(self.catalog, core.entry(self.consumer, message_id, fence, body))
@@ -84,21 +63,20 @@ class _InboxOperations:
         return store.last_in_sequence(self.catalog, self.consumer, core.checked_key(key))
 
     def _purge(self, older_than: timedelta, limit: int) -> Operation[int]:
-        if limit < 1:
-            raise ConfigError("purge needs a limit above 0")
-        if older_than < self.horizon:
-            raise ConfigError(
-                f"older_than is {older_than}, but a message can come again for {self.horizon} (horizon), and its "
-                "effect would be made twice: keep entries at least that long, or give this inbox the horizon of "
-                "its sender's settings (DispatcherSettings.redelivery_horizon)"
-            )
-        return self._place.step(
-            lambda after: store.purge(self.catalog, self.consumer, older_than=older_than, limit=limit, after=after)
+        return self._forget(
+            older_than,
+            limit,
+            "a message can come again for {horizon} (horizon), and its effect would be made twice: keep entries "
+            "at least that long, or give this inbox the horizon of its sender's settings "
+            "(DispatcherSettings.redelivery_horizon)",
+            lambda after: store.purge(
+                self.catalog, self.consumer, older_than=older_than, limit=limit, after=after
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox(_InboxOperations):
+class Inbox(_InboxOperations, OnSync):
     """The inbox of one consumer on a sync connection."""
 
     def accept(
@@ -122,7 +100,7 @@ class Inbox(_InboxOperations):
             MessageConflict: the id was accepted with another body; the transaction stays usable.
         """
         operation = self._accept(message_id, fence, body)
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ACCEPTED_IN_AUTOCOMMIT)
         return self._run(conn, operation)
 
     def accept_in_sequence(
@@ -146,7 +124,7 @@ class Inbox(_InboxOperations):
             SequenceGap: messages before it are missing; nothing was changed, and the transaction stays usable.
         """
         operation = self._accept_in_sequence(key, sequence, allow_gap, first)
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ACCEPTED_IN_AUTOCOMMIT)
         return self._run(conn, operation)
 
     def has_accepted(self, conn: Any, message_id: UUID | str) -> bool:
@@ -175,16 +153,9 @@ class Inbox(_InboxOperations):
         """
         return self._run(conn, self._purge(older_than, limit))
 
-    def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return run(operation, driver_for(conn).execute)
-
-    def _refuse_autocommit(self, conn: Any) -> None:
-        if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit(ACCEPTED_IN_AUTOCOMMIT, "Inbox")
-
 
 @dataclass(frozen=True, slots=True)
-class AsyncInbox(_InboxOperations):
+class AsyncInbox(_InboxOperations, OnAsync):
     """The inbox of one consumer on an async connection; the twin of `Inbox`."""
 
     async def accept(
@@ -192,7 +163,7 @@ class AsyncInbox(_InboxOperations):
     ) -> Acceptance:
         """Take a message in, in the caller's transaction; see `Inbox.accept`."""
         operation = self._accept(message_id, fence, body)
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ACCEPTED_IN_AUTOCOMMIT)
         return await self._run(conn, operation)
 
     async def accept_in_sequence(
@@ -200,7 +171,7 @@ class AsyncInbox(_InboxOperations):
     ) -> Acceptance:
         """Take in the next message of a key, in the caller's transaction; see `Inbox.accept_in_sequence`."""
         operation = self._accept_in_sequence(key, sequence, allow_gap, first)
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ACCEPTED_IN_AUTOCOMMIT)
         return await self._run(conn, operation)
 
     async def has_accepted(self, conn: Any, message_id: UUID | str) -> bool:
@@ -214,10 +185,3 @@ class AsyncInbox(_InboxOperations):
     async def purge(self, conn: Any, older_than: timedelta, limit: int = 1_000) -> int:
         """Forget old messages, one bounded step; see `Inbox.purge`."""
         return await self._run(conn, self._purge(older_than, limit))
-
-    async def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return await arun(operation, async_driver_for(conn).execute)
-
-    async def _refuse_autocommit(self, conn: Any) -> None:
-        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit(ACCEPTED_IN_AUTOCOMMIT, "AsyncInbox")

@@ -8,29 +8,23 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
+from fencepost.client.sending import OnAsync, OnSync, OnTables
 from fencepost.core.job import JobChanges, JobInfo, JobPage, JobStats
 from fencepost.core.job_states import JobOutcome, JobState
 from fencepost.core.job_stuck import StuckReport, StuckTerms
 from fencepost.core.operation import Operation
 from fencepost.errors import ConfigError
 from fencepost.store import job_operators as store
-from fencepost.store.catalog import Catalog
 
-T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 
-class JobOperatorOperations:
+class JobOperatorOperations(OnTables):
     """What both twins share: how arguments become operations."""
 
     __slots__ = ()
 
     notify: bool
-
-    @property
-    def catalog(self) -> Catalog:
-        """The SQL of the tables."""
-        raise NotImplementedError
 
     def _list(
         self,
@@ -72,13 +66,10 @@ def _one_of(name: str, kind: type[E], value: str) -> E:
         raise ConfigError(f"{name} {value!r} is none of {', '.join(kind)}") from None
 
 
-class JobOperators(JobOperatorOperations):
+class JobOperators(JobOperatorOperations, OnSync):
     """The methods of `Jobs`."""
 
     __slots__ = ()
-
-    def _run(self, conn: Any, operation: Operation[T]) -> T:
-        raise NotImplementedError
 
     def list_jobs(
         self,
@@ -157,13 +148,10 @@ class JobOperators(JobOperatorOperations):
         return self._run(conn, store.stats(self.catalog))
 
 
-class AsyncJobOperators(JobOperatorOperations):
+class AsyncJobOperators(JobOperatorOperations, OnAsync):
     """The methods of `AsyncJobs`, the twin of `JobOperators`."""
 
     __slots__ = ()
-
-    async def _run(self, conn: Any, operation: Operation[T]) -> T:
-        raise NotImplementedError
 
     async def list_jobs(
         self,

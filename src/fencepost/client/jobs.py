@@ -16,8 +16,7 @@ from fencepost.client.schedules import Schedule, ScheduleOptions, checked_catch_
 from fencepost.client.tasks import Registry, TaskDecorators
 from fencepost.core.job import EnqueuedJob, JobDraft, JobOptions, ReclaimedJob, job_draft
 from fencepost.core.ledger import Attempt, Kind
-from fencepost.core.operation import Operation, arun, run
-from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
+from fencepost.core.operation import Operation
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
 from fencepost.store import jobs as store
@@ -152,8 +151,7 @@ class Jobs(_JobOperations, JobOperators):
             DedupeConflict: an open job has the unique key and other arguments; the transaction stays usable.
         """
         operation = self._enqueue(task, args, options)
-        if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit(ENQUEUED_IN_AUTOCOMMIT, "Jobs")
+        self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return self._run(conn, operation)
 
     def reclaim(self, conn: Any, limit: int = 100) -> list[ReclaimedJob]:
@@ -175,9 +173,6 @@ class Jobs(_JobOperations, JobOperators):
         """Return how far every schedule has come that a worker ever looked after, by name."""
         return self._run(conn, schedules.look(self.catalog, None))
 
-    def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return run(operation, driver_for(conn).execute)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncJobs(_JobOperations, AsyncJobOperators):
@@ -186,8 +181,7 @@ class AsyncJobs(_JobOperations, AsyncJobOperators):
     async def enqueue(self, conn: Any, task: str, args: Any = None, **options: Unpack[JobOptions]) -> EnqueuedJob:
         """Write one job in the caller's transaction; see `Jobs.enqueue`."""
         operation = self._enqueue(task, args, options)
-        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit(ENQUEUED_IN_AUTOCOMMIT, "AsyncJobs")
+        await self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return await self._run(conn, operation)
 
     async def reclaim(self, conn: Any, limit: int = 100) -> list[ReclaimedJob]:
@@ -205,6 +199,3 @@ class AsyncJobs(_JobOperations, AsyncJobOperators):
     async def schedules(self, conn: Any) -> list[StoredSchedule]:
         """Return how far every schedule has come; see `Jobs.schedules`."""
         return await self._run(conn, schedules.look(self.catalog, None))
-
-    async def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return await arun(operation, async_driver_for(conn).execute)

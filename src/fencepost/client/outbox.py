@@ -11,20 +11,19 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
-from uuid import UUID, uuid4
+from uuid import uuid4
 
+from fencepost.client.operators import AsyncOperators, Operators
 from fencepost.core.draft import MAX_PAYLOAD_BYTES, Draft, MessageOptions, NewMessage, draft
-from fencepost.core.ledger import Attempt, AttemptResult, Kind
-from fencepost.core.operation import Operation, arun, run
+from fencepost.core.ledger import AttemptResult
+from fencepost.core.operation import Operation
 from fencepost.core.outcome import DONE
-from fencepost.core.queue import QueueChanges, QueueSettings, checked_changes, checked_name
-from fencepost.core.records import BlockedKeys, Claimed, DeadMessage, Enqueued, Finding, Stats
+from fencepost.core.records import Claimed, Enqueued
 from fencepost.core.routing import Routing
 from fencepost.core.states import DEAD_OUTCOMES, Outcome
-from fencepost.drivers import async_driver_for, driver_for, refuse_autocommit
 from fencepost.errors import ConfigError, InvalidMessage
 from fencepost.observe.tracing import with_current_context
-from fencepost.store import breaker, doctor, fenced, keys, ledger, operators, queues, schema, upkeep
+from fencepost.store import fenced, ledger, schema, upkeep
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.enqueue import enqueue_events
@@ -193,39 +192,6 @@ class _OutboxOperations:
         """Note the end of attempts beside a holder's write, where their queue keeps a ledger."""
         return ledger.recorded(self.catalog, write, claimed, lambda _: (result, error))
 
-    def _attempts(self, identity: int | UUID) -> Operation[list[Attempt]]:
-        ids = [identity] if isinstance(identity, int) else (yield from self._ids_of(identity))
-        return (yield from ledger.attempts(self.catalog, Kind.MESSAGE, ids))
-
-    def _ids_of(self, message_id: UUID) -> Operation[list[int]]:
-        found = yield from operators.show_all(self.catalog, message_id)
-        return [each.message.id for each in found]
-
-    def _list_dead(
-        self, queue: str | None, outcome: str | None, after: int, limit: int
-    ) -> Operation[list[DeadMessage]]:
-        return operators.list_dead(self.catalog, queue=queue, outcome=outcome, after=after, limit=limit)
-
-    def _blocked_keys(
-        self, queue: str | None, limit: int, after: tuple[str, str] | None, include_leased: bool
-    ) -> Operation[BlockedKeys]:
-        if limit < 1:
-            raise ConfigError("blocked_keys needs a limit above 0")
-        return keys.blocked_keys(
-            self.catalog, queue=queue, after=after, limit=limit, include_leased=include_leased
-        )
-
-    def _set_paused(self, queue: str, paused: bool, actor: str, reason: str | None = None) -> Operation[bool]:
-        name = checked_name(queue)
-        return queues.set_paused(self.catalog, name, paused, actor=actor, notify=self.notify, reason=reason)
-
-    def _close_breaker(self, queue: str) -> Operation[bool]:
-        return breaker.close_breaker(self.catalog, checked_name(queue), version=None, notify=self.notify)
-
-    def _set_queue(self, queue: str, actor: str, changes: QueueChanges) -> Operation[QueueSettings]:
-        checked = checked_changes(changes)
-        return queues.change(self.catalog, checked_name(queue), checked, actor=actor, notify=self.notify)
-
 
 _RESULTS_OF_DEAD = {
     Outcome.PERMANENT: AttemptResult.REFUSED,
@@ -247,7 +213,7 @@ def _chosen(claimed: Iterable[Claimed], ids: frozenset[int]) -> list[Claimed]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outbox(_OutboxOperations):
+class Outbox(_OutboxOperations, Operators):
     """The outbox on a sync connection."""
 
     def enqueue(self, conn: Any, event_type: str, payload: Any, **options: Unpack[MessageOptions]) -> Enqueued:
@@ -259,7 +225,7 @@ class Outbox(_OutboxOperations):
             DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
         """
         events = self._events([NewMessage(event_type=event_type, payload=payload, **options)])
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))[0]
 
     def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
@@ -269,7 +235,7 @@ class Outbox(_OutboxOperations):
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
         events = self._events(messages)
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))
 
     def claim(
@@ -352,105 +318,6 @@ class Outbox(_OutboxOperations):
         """
         return self._run(conn, self._purge(older_than, limit))
 
-    def stats(self, conn: Any) -> Stats:
-        """Count what is there, by queue and status."""
-        return self._run(conn, upkeep.stats(self.catalog))
-
-    def list_dead(
-        self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
-    ) -> list[DeadMessage]:
-        """Return dead messages in id order, starting behind the id ``after``."""
-        return self._run(conn, self._list_dead(queue, outcome, after, limit))
-
-    def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
-        """Return one message in any state, by row id or message id; of several with that, the first."""
-        return self._run(conn, operators.show(self.catalog, identity))
-
-    def show_all(self, conn: Any, message_id: UUID) -> list[DeadMessage]:
-        """Return the messages with a message id, in any state, by row id.
-
-        There are several where one event goes to several destinations: a message for each of them and, where a
-        worker made these, the original before them (``expanded``).
-        """
-        return self._run(conn, operators.show_all(self.catalog, message_id))
-
-    def attempts(self, conn: Any, identity: int | UUID) -> list[Attempt]:
-        """Return what the ledger has of a message, by row id or message id, each attempt with its cause.
-
-        Only of queues that keep one (``set_queue(…, ledger=True)``), and for as long as ``ledger_retention``.
-        """
-        return self._run(conn, self._attempts(identity))
-
-    def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
-        """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-        operation = operators.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
-        return self._run(conn, operation)
-
-    def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
-        """Close dead messages as skipped, audited; return the ids that were dead."""
-        return self._run(
-            conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
-        )
-
-    def blocked_keys(
-        self,
-        conn: Any,
-        queue: str | None = None,
-        limit: int = 100,
-        after: tuple[str, str] | None = None,
-        include_leased: bool = False,
-    ) -> BlockedKeys:
-        """Return the ordering keys that do not move, a page at a time; ``after`` is where the last one ended.
-
-        A key is blocked where its first open message is dead, or where others wait behind one that is not due
-        or that may have crashed a worker. Behind one that is being published they just wait: ``include_leased``.
-        """
-        return self._run(conn, self._blocked_keys(queue, limit, after, include_leased))
-
-    def queues(self, conn: Any) -> list[QueueSettings]:
-        """Return the queues that have settings of their own, by name; all others have the workers'."""
-        return self._run(conn, queues.queue_settings(self.catalog))
-
-    def pause_queue(self, conn: Any, queue: str, actor: str, reason: str | None = None) -> bool:
-        """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
-
-        What is being published goes on to its end. The reason is shown for as long as the queue is paused.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return self._run(conn, self._set_paused(queue, True, actor, reason))
-
-    def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
-        """Let a paused queue go on; return False where it was not paused.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return self._run(conn, self._set_paused(queue, False, actor))
-
-    def close_breaker(self, conn: Any, queue: str) -> bool:
-        """Close the breaker of a queue without waiting for a probe; return False where it was not open.
-
-        If its destination still fails, the workers open it again.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return self._run(conn, self._close_breaker(queue))
-
-    def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
-        """Change settings of a queue for all workers, keep the others, and return what holds.
-
-        None puts a setting back to the workers' own. Numbers of ordering keys (``sequenced``) go on where they
-        ended, also after a time without.
-
-        Raises:
-            ConfigError: settings that cannot work, by themselves (before any database work) or with those that
-                stay.
-        """
-        return self._run(conn, self._set_queue(queue, actor, changes))
-
     def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
 
@@ -460,27 +327,16 @@ class Outbox(_OutboxOperations):
             SchemaError: something else has the tables' names, the database cannot hold them, or the transaction
                 is not READ COMMITTED and no longer fresh.
         """
-        self._refuse_autocommit(conn)
+        self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return self._run(conn, schema.migrate(self.catalog))
 
     def check_schema(self, conn: Any) -> list[str]:
         """Return what is wrong with the tables, each with its remedy."""
         return self._run(conn, schema.check(self.catalog))
 
-    def doctor(self, conn: Any) -> list[Finding]:
-        """Look for what slows the outbox or breaks its order; return what each check found."""
-        return self._run(conn, doctor.examine(self.catalog))
-
-    def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return run(operation, driver_for(conn).execute)
-
-    def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
-        if not self.allow_autocommit and driver_for(conn).commits_alone():
-            raise refuse_autocommit(reason, "Outbox")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncOutbox(_OutboxOperations):
+class AsyncOutbox(_OutboxOperations, AsyncOperators):
     """The outbox on an async connection; the twin of `Outbox`."""
 
     async def enqueue(
@@ -494,7 +350,7 @@ class AsyncOutbox(_OutboxOperations):
             DedupeConflict: the dedupe key belongs to another event; the transaction stays usable.
         """
         events = self._events([NewMessage(event_type=event_type, payload=payload, **options)])
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return (await self._run(conn, enqueue_events(self.catalog, events, notify=self.notify)))[0]
 
     async def enqueue_many(self, conn: Any, messages: Iterable[NewMessage]) -> list[Enqueued]:
@@ -504,7 +360,7 @@ class AsyncOutbox(_OutboxOperations):
         a deadlock between them by failing one. See `enqueue` for the errors.
         """
         events = self._events(messages)
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return await self._run(conn, enqueue_events(self.catalog, events, notify=self.notify))
 
     async def claim(
@@ -587,105 +443,6 @@ class AsyncOutbox(_OutboxOperations):
         """
         return await self._run(conn, self._purge(older_than, limit))
 
-    async def stats(self, conn: Any) -> Stats:
-        """Count what is there, by queue and status."""
-        return await self._run(conn, upkeep.stats(self.catalog))
-
-    async def list_dead(
-        self, conn: Any, queue: str | None = None, outcome: str | None = None, after: int = 0, limit: int = 100
-    ) -> list[DeadMessage]:
-        """Return dead messages in id order, starting behind the id ``after``."""
-        return await self._run(conn, self._list_dead(queue, outcome, after, limit))
-
-    async def show(self, conn: Any, identity: int | UUID) -> DeadMessage | None:
-        """Return one message in any state, by row id or message id; of several with that, the first."""
-        return await self._run(conn, operators.show(self.catalog, identity))
-
-    async def show_all(self, conn: Any, message_id: UUID) -> list[DeadMessage]:
-        """Return the messages with a message id, in any state, by row id.
-
-        There are several where one event goes to several destinations: a message for each of them and, where a
-        worker made these, the original before them (``expanded``).
-        """
-        return await self._run(conn, operators.show_all(self.catalog, message_id))
-
-    async def attempts(self, conn: Any, identity: int | UUID) -> list[Attempt]:
-        """Return what the ledger has of a message, by row id or message id, each attempt with its cause.
-
-        Only of queues that keep one (``set_queue(…, ledger=True)``), and for as long as ``ledger_retention``.
-        """
-        return await self._run(conn, self._attempts(identity))
-
-    async def retry_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
-        """Put dead messages back to pending with no attempts, audited; return the ids that were dead."""
-        operation = operators.retry_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
-        return await self._run(conn, operation)
-
-    async def skip_dead(self, conn: Any, ids: Sequence[int], actor: str, reason: str | None = None) -> list[int]:
-        """Close dead messages as skipped, audited; return the ids that were dead."""
-        return await self._run(
-            conn, operators.skip_dead(self.catalog, ids, actor=actor, reason=reason, notify=self.notify)
-        )
-
-    async def blocked_keys(
-        self,
-        conn: Any,
-        queue: str | None = None,
-        limit: int = 100,
-        after: tuple[str, str] | None = None,
-        include_leased: bool = False,
-    ) -> BlockedKeys:
-        """Return the ordering keys that do not move, a page at a time; ``after`` is where the last one ended.
-
-        A key is blocked where its first open message is dead, or where others wait behind one that is not due
-        or that may have crashed a worker. Behind one that is being published they just wait: ``include_leased``.
-        """
-        return await self._run(conn, self._blocked_keys(queue, limit, after, include_leased))
-
-    async def queues(self, conn: Any) -> list[QueueSettings]:
-        """Return the queues that have settings of their own, by name; all others have the workers'."""
-        return await self._run(conn, queues.queue_settings(self.catalog))
-
-    async def pause_queue(self, conn: Any, queue: str, actor: str, reason: str | None = None) -> bool:
-        """Stop claims of a queue, by anybody, once this commits; return False where it was paused before.
-
-        What is being published goes on to its end. The reason is shown for as long as the queue is paused.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return await self._run(conn, self._set_paused(queue, True, actor, reason))
-
-    async def resume_queue(self, conn: Any, queue: str, actor: str) -> bool:
-        """Let a paused queue go on; return False where it was not paused.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return await self._run(conn, self._set_paused(queue, False, actor))
-
-    async def close_breaker(self, conn: Any, queue: str) -> bool:
-        """Close the breaker of a queue without waiting for a probe; return False where it was not open.
-
-        If its destination still fails, the workers open it again.
-
-        Raises:
-            ConfigError: no queue can have this name.
-        """
-        return await self._run(conn, self._close_breaker(queue))
-
-    async def set_queue(self, conn: Any, queue: str, actor: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
-        """Change settings of a queue for all workers, keep the others, and return what holds.
-
-        None puts a setting back to the workers' own. Numbers of ordering keys (``sequenced``) go on where they
-        ended, also after a time without.
-
-        Raises:
-            ConfigError: settings that cannot work, by themselves (before any database work) or with those that
-                stay.
-        """
-        return await self._run(conn, self._set_queue(queue, actor, changes))
-
     async def migrate(self, conn: Any) -> list[schema.Migration]:
         """Bring the tables up to date, in the caller's transaction; return what was applied.
 
@@ -695,20 +452,9 @@ class AsyncOutbox(_OutboxOperations):
             SchemaError: something else has the tables' names, the database cannot hold them, or the transaction
                 is not READ COMMITTED and no longer fresh.
         """
-        await self._refuse_autocommit(conn)
+        await self._refuse_autocommit(conn, ENQUEUED_IN_AUTOCOMMIT)
         return await self._run(conn, schema.migrate(self.catalog))
 
     async def check_schema(self, conn: Any) -> list[str]:
         """Return what is wrong with the tables, each with its remedy."""
         return await self._run(conn, schema.check(self.catalog))
-
-    async def doctor(self, conn: Any) -> list[Finding]:
-        """Look for what slows the outbox or breaks its order; return what each check found."""
-        return await self._run(conn, doctor.examine(self.catalog))
-
-    async def _run(self, conn: Any, operation: Operation[T]) -> T:
-        return await arun(operation, async_driver_for(conn).execute)
-
-    async def _refuse_autocommit(self, conn: Any, reason: str = ENQUEUED_IN_AUTOCOMMIT) -> None:
-        if not self.allow_autocommit and await async_driver_for(conn).commits_alone():
-            raise refuse_autocommit(reason, "AsyncOutbox")
