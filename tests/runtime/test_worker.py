@@ -30,8 +30,8 @@ from fencepost import (
 )
 from fencepost.runtime import retention
 from fencepost.runtime.held import Stage
+from fencepost.runtime.job_flight import MOST_UNWRITTEN
 from fencepost.runtime.threads import quick_turns
-from fencepost.runtime.worker import MOST_UNWRITTEN
 from tests.runtime.box import until
 from tests.runtime.job_box import LEASE, JobBox, working
 
