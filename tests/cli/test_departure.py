@@ -13,6 +13,7 @@ import pytest
 from fencepost import Outbox
 from tests.cli.program import Program, Result, enqueue, finish, read_until, statuses
 from tests.postgres import pg18_bin_dir, running_server
+from tests.store.rows import wait_for
 
 GRACE = 0.5
 PROMISE = GRACE + 1.0
@@ -207,9 +208,11 @@ def test_a_server_that_is_gone_while_nothing_is_in_flight(program: Program) -> N
             Outbox().migrate(connection)
         process = program.start("dispatch", "--to", "stdout:", "--store", server.url, "--grace", "20s")
         read_until(process.stderr, "message=dispatching")
-        time.sleep(0.5)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            listening = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE starts_with(query, 'LISTEN') AND state = 'idle')"
+            wait_for(connection, listening)  # everything is set up by then
         server.stop("immediate")
-        time.sleep(1)  # so that it has noticed, and tries to connect again
+        read_until(process.stderr, "trying again")
         assert process.poll() is None
         result, seconds = timed(process)
         assert result.code == 0

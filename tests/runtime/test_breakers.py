@@ -417,7 +417,7 @@ async def looks(made: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
         counted += 1
         return await claim()
 
-    await asyncio.sleep(0.3)  # its pauses have grown, and it has read the settings
+    await until(lambda: made._pacing._pause > 0.2, "its pauses have grown")
     monkeypatch.setattr(made._claimer, "next", counting)
     await asyncio.sleep(1.0)
     return counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -210,14 +211,15 @@ async def test_a_publisher_that_cannot_verify_leaves_it_to_a_person_and_says_wha
 async def test_plain_functions_verify_in_threads_also_as_an_attribute(box: Box) -> None:
     (row_id,) = box.enqueue(recovery="verify")
     seen: list[str] = []
+    asked = threading.Event()
 
     def publish(message: Message) -> None:
         seen.append("publish")
-        if len(seen) == 1:
-            time.sleep(0.5)  # past its time-out: a thread cannot be stopped
+        asked.wait(30)  # past its time-out: a thread cannot be stopped
 
     def verify(message: Message) -> str:
         seen.append("verify")
+        asked.set()
         return "done"
 
     publish.verify = verify  # type: ignore[attr-defined]  # functions take attributes
@@ -296,7 +298,8 @@ async def test_in_batches_what_is_to_be_verified_goes_alone_and_the_others_toget
     bulk = Bulk()
     async with box.dispatcher(bulk, publish_timeout=SHORT) as dispatcher:
         await dispatcher.dispatch_once()
-        await asyncio.sleep(0.01)  # past the backoff of at most 2 ms
+        due = "SELECT count(*) FROM outbox WHERE status = 'pending' AND available_at <= now()"
+        await until(lambda: box.conn.execute(due).fetchone() == (4,), "the end of the backoff")
         auto = box.enqueue(3)
         await dispatcher.dispatch_once()
     assert sorted(bulk.asked) == verify
