@@ -209,8 +209,8 @@ def test_a_server_that_is_gone_while_nothing_is_in_flight(program: Program) -> N
         process = program.start("dispatch", "--to", "stdout:", "--store", server.url, "--grace", "20s")
         read_until(process.stderr, "message=dispatching")
         with psycopg.connect(server.url, autocommit=True) as connection:
-            listening = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE starts_with(query, 'LISTEN') AND state = 'idle')"
-            wait_for(connection, listening)  # everything is set up by then
+            idle = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE starts_with(query, 'LISTEN') AND state = 'idle')"
+            wait_for(connection, idle)  # everything is set up by then
         server.stop("immediate")
         read_until(process.stderr, "trying again")
         assert process.poll() is None
