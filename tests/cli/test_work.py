@@ -74,13 +74,19 @@ def dies_once(job, context):
     if context.token == 1:
         time.sleep(3_600)
 
+@jobs.task("computes", lease=2 * short)
+def computes(job):
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        sum(range(1000))
+
 @jobs.task("odd")
 def odd(job):
     raise KeyError("odd")
 """
 
 JOBS = Jobs()
-for name in ("quick", "until_told", "never", "thread", "stubborn", "dies_once", "odd"):
+for name in ("quick", "until_told", "never", "thread", "stubborn", "dies_once", "computes", "odd"):
     JOBS.declare(name)
 
 
@@ -161,6 +167,17 @@ def test_queues_are_served_in_the_order_of_their_flags_and_no_other(
     assert [line[-1] for line in lines] == ["urgent", "urgent", "low", "low"]
     assert finish(process, signal.SIGTERM).code == 0
     assert sum(each.status == "queued" for each in all_jobs(db)) == 2
+
+
+def test_eight_handlers_that_compute_leave_the_heartbeats_their_turns(
+    configured: Program, db: psycopg.Connection[Any]
+) -> None:
+    """Each takes more than two leases, in a thread; with Python's own turns of 5 ms a beat takes half a second."""
+    add(db, "computes", 8)
+    result = configured.run("work", "shop:jobs", "--once", "--concurrency", "8")
+    found = counters(result)
+    assert (found["completed"], found["lost_leases"], found["reclaimed"]) == ("8", "0", "0")
+    assert {(each.status, each.fence) for each in all_jobs(db)} == {("done", 1)}
 
 
 def test_settings_from_the_file(configured: Program, db: psycopg.Connection[Any], folder: Path) -> None:

@@ -31,7 +31,6 @@ from fencepost import (
 from fencepost.runtime import retention
 from fencepost.runtime.held import Stage
 from fencepost.runtime.job_flight import MOST_UNWRITTEN
-from fencepost.runtime.threads import quick_turns
 from tests.runtime.box import until
 from tests.runtime.job_box import LEASE, JobBox, working
 
@@ -376,22 +375,6 @@ async def test_a_blocked_event_loop_does_not_cost_a_lease(jobs: JobBox) -> None:
         await until(lambda: jobs.are_done(1))
     assert worker.counters.stalls == 1
     assert worker.counters.lost_leases == 0
-
-
-async def test_busy_threads_do_not_cost_a_lease(jobs: JobBox) -> None:
-    """In turns as `fencepost work` has them."""
-
-    @jobs.task(lease=2 * LEASE)
-    def handle(job: Job) -> None:
-        end = time.monotonic() + 4 * LEASE.total_seconds()
-        while time.monotonic() < end:
-            sum(range(1000))
-
-    jobs.enqueue(8)
-    with quick_turns():
-        async with working(jobs.worker()):
-            await until(lambda: jobs.are_done(8))
-    assert jobs.conn.execute("SELECT max(attempts), max(reclaim_count) FROM outbox_job").fetchone() == (1, 0)
 
 
 async def test_an_async_handler_whose_lease_is_lost_is_cancelled_and_changes_nothing(jobs: JobBox) -> None:

@@ -40,6 +40,8 @@ def work(invocation: Invocation, settings: Settings, name: str, once: bool) -> i
     with 1 when the grace time ended first: what was cut off then goes back to its queue. A second signal ends the
     grace time at once. Logs go to standard error.
     """
+    from fencepost.runtime.threads import quick_turns
+
     log_to_stderr(settings, invocation.redact)
     jobs = _jobs(name)
     _refuse_other_tables(name, jobs, settings)
@@ -50,16 +52,17 @@ def work(invocation: Invocation, settings: Settings, name: str, once: bool) -> i
 
         return Worker(url, jobs, settings.worker)
 
-    return serve(
-        invocation,
-        settings,
-        role="work",
-        grace=settings.worker.grace.total_seconds(),
-        names=jobs.catalog.names,
-        make=make,
-        once=_one_step if once else None,
-        told={"message": "working", "tasks": ", ".join(tasks)} | shown(settings, _TOLD),
-    )
+    with quick_turns():  # this process is ours: handlers that compute must leave the heartbeats their turns
+        return serve(
+            invocation,
+            settings,
+            role="work",
+            grace=settings.worker.grace.total_seconds(),
+            names=jobs.catalog.names,
+            make=make,
+            once=_one_step if once else None,
+            told={"message": "working", "tasks": ", ".join(tasks)} | shown(settings, _TOLD),
+        )
 
 
 async def _one_step(worker: Worker) -> bool:
