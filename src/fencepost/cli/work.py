@@ -40,7 +40,7 @@ def work(invocation: Invocation, settings: Settings, name: str, once: bool) -> i
     with 1 when the grace time ended first: what was cut off then goes back to its queue. A second signal ends the
     grace time at once. Logs go to standard error.
     """
-    from fencepost.runtime.threads import quick_turns
+    from fencepost.runtime.threads import turns_for
 
     log_to_stderr(settings, invocation.redact)
     jobs = _jobs(name)
@@ -52,7 +52,8 @@ def work(invocation: Invocation, settings: Settings, name: str, once: bool) -> i
 
         return Worker(url, jobs, settings.worker)
 
-    with quick_turns():  # this process is ours: handlers that compute must leave the heartbeats their turns
+    lease = min(each.lease for each in jobs.registry.tasks.values() if each.handler is not None)
+    with turns_for(lease):  # this process is ours: handlers that compute must leave the heartbeats their turns
         return serve(
             invocation,
             settings,
