@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.acceptor import Acceptor
+
 Answer = tuple[int, Mapping[str, Any] | bytes]
 """Status and body."""
 Answering = Callable[[str, dict[str, Any]], Answer | None]
@@ -23,6 +25,7 @@ class AwsFront:
 
     def __init__(self, port: int) -> None:
         self._moto = port
+        self._acceptor = Acceptor(self._serve)
         self.answering: Answering = lambda operation, parameters: None
         self.failing: dict[int, tuple[str, bool]] = {}
         """Id of an entry of any batch to its error code and whether the sender is at fault; moto never sees it."""
@@ -30,13 +33,16 @@ class AwsFront:
         self.keys: list[str] = []
         """The access key of each request."""
 
+    @property
+    def port(self) -> int:
+        return self._acceptor.port
+
     async def __aenter__(self) -> AwsFront:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        await self._acceptor.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        await self._acceptor.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -50,6 +56,7 @@ class AwsFront:
         writer.write(answer)
         await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     async def _answer(self, operation: str, parameters: dict[str, Any], headers: Mapping[str, str]) -> bytes:
         own = self.answering(operation, parameters)

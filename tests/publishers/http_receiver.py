@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
+
+from tests.acceptor import Acceptor
 
 MAX_BODY = 1_048_576
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -47,36 +48,27 @@ class HttpReceiver:
         self.answers: dict[str, Answer] = {}
         self.connections = 0
         self.connected = asyncio.Event()
-        self.port = 0
         self._tls = tls
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self._serving: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._serve, limit=MAX_BODY, tls=tls)
         self._running = asyncio.Event()
         self._running.set()
+
+    @property
+    def port(self) -> int:
+        return self._acceptor.port
 
     @property
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, limit=MAX_BODY, ssl=self._tls
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._acceptor.start()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self.drop_connections()
-            await self._server.wait_closed()
-            self._server = None
-        if self._serving:
-            await asyncio.wait(self._serving)
+        await self._acceptor.stop()
 
     def drop_connections(self) -> None:
-        for writer in list(self._open):
-            writer.transport.abort()
+        self._acceptor.cut()
 
     def pause(self) -> None:
         self._running.clear()
@@ -87,18 +79,8 @@ class HttpReceiver:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.connected.set()
-        self._open.add(writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._one(reader, writer):
-                    pass
-        finally:
-            self._open.discard(writer)
-            self._serving.discard(task)
-            writer.transport.abort()
+        while await self._one(reader, writer):
+            pass
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -26,6 +26,7 @@ from fencepost.publishers.http.connections import MAX_BODY_BYTES
 from fencepost.publishers.http.publisher import HttpPublisher
 from fencepost.publishers.http.retry_after import MAX_RETRY_AFTER, retry_after
 from fencepost.testing import sample_delivery, sample_message
+from tests.acceptor import Acceptor
 from tests.publishers.http_receiver import Answer, HttpReceiver, plain
 from tests.publishers.in_use import Shown, in_use
 
@@ -389,18 +390,16 @@ class TestHostile:
             writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
             await writer.drain()
             await answered.wait()  # and reads no more until then
-            writer.transport.abort()
 
         answered = asyncio.Event()
-        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with opened(f"http://127.0.0.1:{port}/?allow_private=on&timeout=5") as publisher:
+        async with (
+            Acceptor(refuse) as server,
+            opened(f"http://127.0.0.1:{server.port}/?allow_private=on&timeout=5") as publisher,
+        ):
             with pytest.raises(Permanent, match="answered 413"):
                 await publisher.publish(sample_message(payload=b"x" * 20_000_000), sample_delivery())
-        self.took_at_most(2)
-        answered.set()
-        server.close()
-        await server.wait_closed()
+            self.took_at_most(2)
+            answered.set()
 
     async def test_waiting_for_a_free_connection_counts_as_time(self, receiver: HttpReceiver) -> None:
         receiver.pause()
@@ -633,13 +632,13 @@ class TestTls:
 
         async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
-            writer.close()
             hung_up.set()
 
-        server = await asyncio.start_server(stall, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
         started = time.monotonic()
-        async with server, opened(f"https://127.0.0.1:{port}/?allow_private=on&timeout={TIMEOUT}") as publisher:
+        async with (
+            Acceptor(stall) as server,
+            opened(f"https://127.0.0.1:{server.port}/?allow_private=on&timeout={TIMEOUT}") as publisher,
+        ):
             with pytest.raises(Retryable, match="ConnectTimeout"):
                 await publisher.publish(sample_message(), sample_delivery())
             assert time.monotonic() - started < TIMEOUT + SLACK

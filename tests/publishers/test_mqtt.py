@@ -27,6 +27,7 @@ from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.fault_proxy import FaultProxy
 from fencepost.testing.publisher_conformance import FREE_TEXTS
+from tests.acceptor import Acceptor
 from tests.publishers.in_use import Shown, in_use
 from tests.publishers.mosquitto_server import MosquittoServer, MqttProperties, read_all
 
@@ -435,10 +436,9 @@ async def answering(*answers: bytes) -> AsyncIterator[str]:
                 await reader.readuntil(asked)
                 writer.write(answer)
             await reader.read()
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}?timeout={TIMEOUT}"
+    async with Acceptor(serve) as server:
+        yield f"mqtt://127.0.0.1:{server.port}?timeout={TIMEOUT}"
 
 
 WELCOME = b"\x20\x03\x00\x00\x00"

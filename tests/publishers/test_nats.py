@@ -19,6 +19,7 @@ from fencepost.errors import Permanent, Retryable
 from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.publishers.nats.subject import MAX_SUBJECT_CHARS, Subject
 from fencepost.testing import sample_delivery, sample_message
+from tests.acceptor import Acceptor
 from tests.publishers.in_use import Shown, in_use
 from tests.publishers.nats_server import NatsServer
 
@@ -286,27 +287,31 @@ class SilentPath:
 
     def __init__(self, port: int) -> None:
         self._to = port
-        self._copying: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._serve)
         self.connections = 0
         self.silent = asyncio.Event()
 
+    @property
+    def port(self) -> int:
+        return self._acceptor.port
+
     async def __aenter__(self) -> SilentPath:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        await self._acceptor.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._copying:
-            task.cancel()
-        await asyncio.wait(self._copying)
+        await self._acceptor.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         cut = self.silent if self.connections == 1 else asyncio.Event()
         there, back = await asyncio.open_connection("127.0.0.1", self._to)
-        for source, target in ((reader, back), (there, writer)):
-            self._copying.add(asyncio.create_task(self._copy(source, target, cut)))
+        try:
+            async with asyncio.TaskGroup() as copying:
+                copying.create_task(self._copy(reader, back, cut))
+                copying.create_task(self._copy(there, writer, cut))
+        finally:
+            back.transport.abort()
 
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
         try:
@@ -360,12 +365,9 @@ async def test_something_that_is_not_nats_is_retryable() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(greet, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
-        publisher = NatsPublisher(f"nats://127.0.0.1:{port}?timeout={TIMEOUT}")
+    async with Acceptor(greet) as server:
+        publisher = NatsPublisher(f"nats://127.0.0.1:{server.port}?timeout={TIMEOUT}")
         with pytest.raises(Retryable, match="cannot connect"):
             await publisher.publish(sample_message(), sample_delivery())
         await publisher.close()

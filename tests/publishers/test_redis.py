@@ -24,6 +24,7 @@ from fencepost.publishers.redis.stream import MAX_STREAM_BYTES, packed, stream_f
 from fencepost.publishers.template import Template
 from fencepost.testing import sample_delivery, sample_message
 from fencepost.testing.publisher_conformance import FaultProxy
+from tests.acceptor import Acceptor
 from tests.publishers.in_use import Shown, in_use
 from tests.publishers.redis_server import RedisServer
 
@@ -304,11 +305,9 @@ class TestUnavailable:
         async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
             await reader.read()
-            writer.close()
 
-        other = await asyncio.start_server(greet, "127.0.0.1", 0)
-        async with other:
-            publisher = RedisPublisher(f"redis://127.0.0.1:{other.sockets[0].getsockname()[1]}?timeout={TIMEOUT}")
+        async with Acceptor(greet) as other:
+            publisher = RedisPublisher(f"redis://127.0.0.1:{other.port}?timeout={TIMEOUT}")
             await self._refused(publisher, "cannot connect")
             await publisher.close()
 

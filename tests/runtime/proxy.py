@@ -7,14 +7,15 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.acceptor import Acceptor
+
 
 class Proxy:
     """Forwards bytes until it is told otherwise."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._serve)
         self.silent = False
         """Swallow everything, and close nothing."""
         self.swallowed = 0
@@ -23,18 +24,18 @@ class Proxy:
         """Cut a connection right after the client sent these bytes: its answer is lost."""
         self.cuts = 0
 
+    @property
+    def port(self) -> int:
+        return self._acceptor.port
+
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._acceptor.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def url(self, url: str) -> str:
         """Return a database URL that goes through this proxy."""
@@ -44,24 +45,23 @@ class Proxy:
 
     def reset(self) -> None:
         """Cut every open connection."""
-        for writer in list(self._writers):
-            writer.transport.abort()
+        self._acceptor.cut()
 
     async def close(self) -> None:
         """Refuse new connections and cut the open ones."""
-        self._server.close()
-        self.reset()
+        await self._acceptor.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted_while_silent += self.silent
         up_reader, up_writer = await asyncio.open_connection(*self._target)
-        self._writers |= {writer, up_writer}
-        for source, sink, from_client in ((reader, up_writer, True), (up_reader, writer, False)):
-            task = asyncio.create_task(self._pump(source, sink, from_client))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(reader, up_writer, from_client=True))
+                pumps.create_task(self._pump(up_reader, writer, from_client=False))
+        finally:
+            up_writer.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, from_client: bool) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, from_client: bool) -> None:
         try:
             while data := await source.read(65536):
                 if self.silent:
@@ -74,7 +74,6 @@ class Proxy:
         except OSError:
             pass
         finally:
-            self._writers.discard(sink)
             sink.transport.abort()
 
     async def _cut(self) -> None:

@@ -524,7 +524,7 @@ def test_nobody_elses_functions_run_in_these_statements(database18: str, monkeyp
         hostile.execute("SET search_path = public")
         with hostile.transaction():
             OUTBOX.migrate(hostile)
-        monkeypatch.setattr("fencepost.client.outbox.driver_for", Recording)
+        monkeypatch.setattr("fencepost.client.sending.driver_for", Recording)
         every_queue_key_and_doctor_operation(OUTBOX, hostile, Recording(hostile).execute)
     ours = {name for name in FILES if name.startswith(("queue_", "keys_", "doctor_"))}
     assert sent >= ours

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from fencepost import Acceptance, NewMessage, Outbox
-from fencepost.client import outbox as client
+from fencepost.client import sending
 from fencepost.core.fence import entrance
 from fencepost.core.inbox import entry
 from fencepost.core.job import JobOptions, job_draft
@@ -116,7 +116,7 @@ def test_no_statement_of_ours_runs_them(hostile: Connection, monkeypatch: pytest
             sent.add(statement.name)
             return self._driver.execute(statement)
 
-    monkeypatch.setattr(client, "driver_for", Recording)
+    monkeypatch.setattr(sending, "driver_for", Recording)
     outbox = Outbox()
     hostile.execute("SET default_transaction_isolation TO 'serializable'")
     with hostile.transaction():
