@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one order consumers servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ unit: $(VENV)/dev ## the tests of the pure core
 
 test-one: $(VENV)/dev ## the tests whose name matches K, such as K=stale
 	$(BIN)/python -m pytest -x -k '$(K)'
+
+coverage: $(VENV)/dev ## branches of the core and of the operations that their own tests take: all of them, or it fails
+	$(BIN)/python -m coverage run -m pytest -q tests/core tests/store
+	$(BIN)/python -m coverage report
 
 order: $(VENV)/dev ## random faults against the order of messages: SECONDS=60, SEED=… to repeat a run
 	$(BIN)/python -m tests.order.campaign --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

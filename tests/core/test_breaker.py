@@ -70,3 +70,9 @@ def test_a_wish_makes_it_longer_never_shorter_and_has_a_bound() -> None:
     assert pause_before_probe(0, cap, 120 * SECOND, long) == 120 * SECOND
     assert pause_before_probe(5, cap, SECOND, long) == 30 * SECOND
     assert pause_before_probe(0, cap, timedelta(days=365), long) == long
+
+
+def test_more_failures_of_an_open_breaker_keep_it_so_and_take_no_memory() -> None:
+    count = FailureCount(3, 3)
+    assert [count.failed(n, unavailable=False) for n in range(100)][2:] == [True] * 98
+    assert len(count.messages) == 3

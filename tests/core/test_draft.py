@@ -192,6 +192,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"payload": b"", "content_type": ""}, "content_type must not be empty"),
     ({"content_type": ""}, "content_type must not be empty"),
     ({"content_type": 7}, "content_type must be text"),
+    ({"ordered": 1}, r"ordered must be True or False, not 1"),
     ({"ordered": True}, r"ordered=True needs aggregate=(type, id\), or an ordering_key instead"),
     ({"ordering_key": ""}, "ordering_key must not be empty"),
     ({"ordering_key": "", "ordered": True, "aggregate": ("a", "b")}, "ordering_key must not be empty"),

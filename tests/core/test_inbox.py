@@ -18,7 +18,7 @@ from fencepost import (
     MessageConflict,
     SequenceGap,
 )
-from fencepost.core.inbox import Body, InboxEntry, entry, judged_sequence
+from fencepost.core.inbox import Body, InboxEntry, checked_key, entry, judged_sequence
 from fencepost.core.number import MAX_NUMBER, checked_number
 
 HASH = hashlib.sha256(b"body").digest()
@@ -146,3 +146,10 @@ def test_the_horizon_is_that_of_the_sender_s_settings() -> None:
     longer = settings.redelivery_horizon(waiting=100_000 * second, broker=1_000_000 * second)
     assert longer == (3 * 113 + 1_111_000) * second
     assert Inbox("billing").horizon == DispatcherSettings().redelivery_horizon() > timedelta(days=2)
+
+
+def test_a_key_is_text_of_at_most_2_kib() -> None:
+    assert checked_key("é" * 1024) == "é" * 1024
+    for key in ("", "é" * 1025, 7, "a\0", "\ud800"):
+        with pytest.raises(InvalidMessage, match="key"):
+            checked_key(key)

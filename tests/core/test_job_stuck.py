@@ -135,3 +135,12 @@ def test_what_is_done_is_not_stuck() -> None:
 
 def test_every_kind_is_found() -> None:
     assert {kind for _, kind, _, _ in CASES.values()} - {None} == set(StuckKind)
+
+
+def test_a_running_job_without_its_instants_is_left_to_the_table_s_own_checks() -> None:
+    assert stuck_job(info(state=JobState.PROCESSING, reserved_at=None), TERMS, beside=0) is None
+
+
+def test_the_rest_of_a_lease_is_known_where_there_is_one() -> None:
+    assert info().lease_left is None
+    assert info(lease_expires_at=before(2)).lease_left == timedelta(seconds=-2)

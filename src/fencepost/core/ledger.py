@@ -149,7 +149,7 @@ def result_of(action: Action) -> tuple[AttemptResult, str | None]:
             return AttemptResult.EXPANDED, None
         case Release():
             return AttemptResult.RELEASED, None
-        case Reschedule(error=error) | Dead(error=error):
+        case Reschedule(error=error) | Dead(error=error):  # pragma: no branch - mypy sees that these are all
             return _result_of_failure(action), error
 
 

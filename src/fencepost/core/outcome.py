@@ -225,7 +225,7 @@ def decide(
         case Foreign(error=error) | Disabled(error=error):
             # Not a failure of this message: it waits for others, or for a person.
             return Reschedule(Event.DEFER, timedelta(0), error, refund_attempt=True)
-        case TimedOut() | Failed():
+        case TimedOut() | Failed():  # pragma: no branch - mypy sees that these are all
             if recovery is Recovery.VERIFY and attempt == 1:
                 # The next one has to see that there was one that may have arrived, or it would not ask.
                 is_outage = False

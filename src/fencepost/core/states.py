@@ -153,5 +153,5 @@ def attempts_after(attempts: int, change: Attempts) -> int:
             return attempts + 1
         case Attempts.REFUNDED:
             return max(0, attempts - 1)
-        case Attempts.RESET:
+        case Attempts.RESET:  # pragma: no branch - mypy sees that these are all
             return 0
