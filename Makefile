@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # More than one a core, since tests wait more than they compute; each starts servers of its own on free ports.
 JOBS ?= 3
 # In the order of their folders: files of few and slow tests come first then, and not one by one at the end.
-PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers servers bench bench-report docs format clean
