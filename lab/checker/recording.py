@@ -30,7 +30,10 @@ CLOCK = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::num
 
 
 def install(
-    connection: psycopg.Connection[Any], outbox: str = "outbox", job: str = "outbox_job", queue: str = "outbox_queue"
+    connection: psycopg.Connection[Any],
+    outbox: str = "outbox",
+    job: str = "outbox_job",
+    queue: str = "outbox_queue",
 ) -> None:
     """Make the lab's tables and triggers beside migrated tables; what is there already stays.
 
@@ -56,7 +59,7 @@ def headers_digest(headers: Mapping[str, str]) -> str:
 
 
 class Recorder:
-    """Appends the history lines of one process to its own file; each line is with the kernel before `write` returns.
+    """Appends the history lines of one process to its own file; `write` returns once the kernel has the line.
 
     A forked child needs a recorder of its own.
 
@@ -70,7 +73,7 @@ class Recorder:
         self._file = (folder / f"{process}.jsonl").open("ab", buffering=0)
 
     def write(self, kind: str, /, **fields: object) -> None:
-        """Append one line; its instant is taken now, unless ``at`` says otherwise. Threads may share a recorder."""
+        """Append one line, of now unless ``at`` says otherwise. Threads may share a recorder."""
         line = {"at": time.monotonic_ns(), "process": self._process, "kind": kind} | fields
         # One write a line: a kill cuts at most the last one, and lines of threads do not mix.
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")

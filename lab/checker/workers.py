@@ -1,0 +1,148 @@
+"""When a worker was well, and when it had nothing to do: what a takeover may be asked of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from lab.checker.evidence import NEVER, Evidence, Fault
+from lab.checker.intervals import Interval, common, merged, without
+
+SERVER_FAULTS = frozenset(
+    {
+        *("server_kill", "server_restart", "server_immediate", "failover_sync", "failover_lossy"),
+        *("read_only", "disk_full"),
+    }
+)
+CONNECTION_FAULTS = frozenset({"cut", "lost_commit_answer", "black_hole"})
+ENDS = frozenset({"sigkill", "sigterm", "poison"})
+"""After these a worker claims nothing more."""
+
+
+def is_of_server(fault: Fault) -> bool:
+    """Whether it takes the database from everybody."""
+    return fault.fault in SERVER_FAULTS or (fault.target == "server" and fault.fault != "sigterm")
+
+
+def hits(fault: Fault, process: str) -> bool:
+    """Whether a fault was done to a process, or to what it needs of the database."""
+    if is_of_server(fault):
+        return True
+    if fault.fault == "poison":
+        return fault.process == process
+    return fault.target in (process, "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker's life: from ``ready`` until ``gone``."""
+
+    process: str
+    owner: str
+    queues: frozenset[str] | None
+    born: int
+    ready: int
+    gone: int
+
+    def serves(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+
+class Workers:
+    """The workers of a run, and their times."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._settle = round((evidence.lease + 2) * 1e9)
+        """After a fault: a connection that hangs is given up within a lease, and opened again in a moment."""
+        self._well: dict[str, list[Interval]] = {}
+        self._idle: dict[str, list[Interval]] = {}
+        self._apart_from_bad: dict[str, list[Interval]] = {}
+
+    @cached_property
+    def all(self) -> list[Worker]:
+        history = self._evidence.history
+        ready = {line.process: line.at for line in history.of("ready")}
+        gone = {line["of"]: line.at for line in history.of("exit")}
+        return [
+            Worker(
+                line["of"],
+                line.get("owner") or line["of"],
+                frozenset(line["queues"]) if line.get("queues") is not None else None,
+                line.at,
+                ready[line["of"]],
+                gone.get(line["of"], history.phase("end") or history.last_at),
+            )
+            for line in history.of("start")
+            if line["role"] == "worker" and line["of"] in ready
+        ]
+
+    def well(self, worker: Worker) -> list[Interval]:
+        """When it ran and nothing was done to it or to the server, and a while had passed since."""
+        if worker.process not in self._well:
+            holes = [
+                (
+                    fault.begin,
+                    NEVER if fault.fault in ENDS else min(NEVER - self._settle, fault.end) + self._settle,
+                )
+                for fault in self._evidence.faults
+                if fault.fault != "clock_skew" or is_of_server(fault)
+                if hits(fault, worker.process)
+            ]
+            self._well[worker.process] = without([(worker.ready, worker.gone)], holes)
+        return self._well[worker.process]
+
+    def idle(self, worker: Worker) -> list[Interval]:
+        """When it was well and published nothing."""
+        if worker.process not in self._idle:
+            self._idle[worker.process] = without(self.well(worker), self._publishing(worker, but_bad=False))
+        return self._idle[worker.process]
+
+    def apart_from_bad(self, worker: Worker) -> list[Interval]:
+        """When it was well and published nothing but bad messages."""
+        if worker.process not in self._apart_from_bad:
+            parts = without(self.well(worker), self._publishing(worker, but_bad=True))
+            self._apart_from_bad[worker.process] = parts
+        return self._apart_from_bad[worker.process]
+
+    def _publishing(self, worker: Worker, *, but_bad: bool) -> list[Interval]:
+        return [
+            (publish.start, worker.gone if publish.end is None else publish.end)
+            for publish in self._evidence.publishes
+            if publish.process == worker.process
+            if not (but_bad and self.is_bad(publish.message_id))
+        ]
+
+    def is_bad(self, message_id: str) -> bool:
+        """Whether its producer said that it would make trouble."""
+        line = self._evidence.enqueued.get(message_id)
+        return line is not None and line.get("bad") is not None
+
+    @cached_property
+    def held(self) -> dict[str, list[Interval]]:
+        """When each queue was paused, behind a breaker or under a rate."""
+        found: dict[str, list[Interval]] = {}
+        since: dict[str, int] = {}
+        clock = self._evidence.clock
+        for change in self._evidence.tables.queues:
+            if change.is_held:
+                since.setdefault(change.queue, clock.mono(change.at))
+            elif change.queue in since:
+                # Workers learn that it goes on within a poll.
+                until = clock.mono(change.at) + round((self._evidence.poll + 1) * 1e9)
+                found.setdefault(change.queue, []).append((since.pop(change.queue), until))
+        for queue, begin in since.items():
+            found.setdefault(queue, []).append((begin, NEVER))
+        return {queue: merged(parts) for queue, parts in found.items()}
+
+    def chances(
+        self, queue: str, waiting: Interval, *, beside_bad: bool = False
+    ) -> list[tuple[Worker, list[Interval]]]:
+        """Return when each worker could have taken a message that waited.
+
+        Args:
+            beside_bad: also while the worker published bad messages.
+        """
+        open_times = without([waiting], self.held.get(queue, ()))
+        when = self.apart_from_bad if beside_bad else self.idle
+        return [(worker, common(open_times, when(worker))) for worker in self.all if worker.serves(queue)]
