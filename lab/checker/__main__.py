@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from lab.checker.evidence import Evidence
-from lab.checker.history import HistoryError, read_history
+from lab.checker.history import History, HistoryError, read_lines
 from lab.checker.tables import read_tables
 from lab.checker.verdict import judge
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
     options = parser.parse_args(arguments)
     try:
-        history = read_history(options.folder)
+        history = History(read_lines(options.folder))
         with psycopg.connect(options.database, autocommit=True, application_name="lab checker") as connection:
             tables = read_tables(connection, options.schema)
     except (HistoryError, psycopg.Error) as error:

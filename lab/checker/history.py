@@ -93,7 +93,7 @@ class History:
         return sum(len(lines) for lines in self._by_kind.values())
 
 
-def read_history(folder: Path) -> History:
+def read_lines(folder: Path) -> list[Line]:
     """Read every file of a run.
 
     Raises:
@@ -102,7 +102,7 @@ def read_history(folder: Path) -> History:
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise HistoryError(f"no history in {folder}: there is no *.jsonl file")
-    return History(line for file in files for line in _lines_of(file))
+    return [line for file in files for line in _lines_of(file)]
 
 
 def _lines_of(file: Path) -> Iterator[Line]:
