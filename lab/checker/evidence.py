@@ -186,7 +186,7 @@ class Evidence:
             found[publish.id].append(publish)
         for each in found.values():
             each.sort(key=lambda publish: (publish.token, publish.start))
-        return found
+        return dict(found)  # who looks for what is not there must not add it
 
     @cached_property
     def accepted(self) -> list[Line]:

@@ -76,7 +76,7 @@ def play_jobs(run: SmallRun) -> None:
 
 
 def _lost(run: SmallRun, jobs: SmallJobs) -> None:
-    """The worker of two jobs is gone: one is taken back and done, the other one left to a person, who retries it."""
+    """The worker of two jobs is gone: one is taken back and done, the other one left to a person."""
     run.marks["job lost"] = [jobs.enqueue("plain")]
     run.marks["job manual"] = [jobs.enqueue("manual")]
     jobs.handle(jobs.claim("j2"), "j2", result=None)

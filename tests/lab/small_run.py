@@ -1,4 +1,4 @@
-"""A small, correct run on a real server, by the real library, recorded as a chaos run is: what the checker must like.
+"""A small, correct run on a real server, by the real library, recorded as a chaos run is.
 
 Workers, receiver and consumer are played in this process, one after another, so that each thing that the checker
 knows happens once and no more than a few seconds go by.
@@ -15,10 +15,10 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
+from lab.checker.recording import CLOCK, SAMPLE, Recorder, digest, headers_digest, install
 from psycopg.rows import dict_row
 
 from fencepost import Claimed, Inbox, InvalidMessage, Outbox
-from lab.checker.recording import CLOCK, SAMPLE, Recorder, digest, headers_digest, install
 from tests.lab.small_jobs import play_jobs
 
 LEASE, TIMEOUT, POLL, RETENTION, MAX_ATTEMPTS = 0.25, 0.2, 0.1, 0.05, 3
@@ -38,10 +38,11 @@ class SmallRun:
         self._numbers: dict[str, int] = {}
         self._fault = 0
         self.db: Connection = psycopg.connect(url, autocommit=True)
+        self._other = psycopg.connect(url, autocommit=True, row_factory=dict_row)
 
     def close(self) -> None:
-        """Let go of the database, so that it can be copied."""
         self.db.close()
+        self._other.close()
         for recorder in self._recorders.values():
             recorder.close()
 
@@ -58,7 +59,9 @@ class SmallRun:
             OUTBOX.migrate(self.db)
         install(self.db)
         terms = {"lease": LEASE, "publish_timeout": TIMEOUT, "poll": POLL, "grace": 1.0, "retention": RETENTION}
-        self.write("conductor", "campaign", seed=1, max_attempts=MAX_ATTEMPTS, lanes={"keyed": {"per_key": 1}}, **terms)
+        self.write(
+            "conductor", "campaign", seed=1, max_attempts=MAX_ATTEMPTS, lanes={"keyed": {"per_key": 1}}, **terms
+        )
         self.write("conductor", "phase", name="faults_begin")
         for worker in ("w1", "w2"):
             self.start(worker)
@@ -107,10 +110,18 @@ class SmallRun:
         self.marks.setdefault(part, []).extend(ids)
         return ids
 
-    def insert(self, part: str, key: str | None = None, recovery: str = "auto", bad: str | None = None) -> tuple[int, str]:
+    def insert(
+        self, part: str, key: str | None = None, recovery: str = "auto", bad: str | None = None
+    ) -> tuple[int, str]:
         """Write one message and its business change in the open transaction."""
         made = OUTBOX.enqueue(
-            self.db, "order.created", {"of": part}, queue=part, ordering_key=key, headers={"x": part}, recovery=recovery
+            self.db,
+            "order.created",
+            {"of": part},
+            queue=part,
+            ordering_key=key,
+            headers={"x": part},
+            recovery=recovery,
         )
         message_id, payload = str(made.message_id), f'{{"of":"{part}"}}'.encode()
         number = None
@@ -131,31 +142,36 @@ class SmallRun:
                     row_id, message_id = self.insert("undone")
                 self.marks.setdefault("undone", []).append(row_id)
                 self.write("producer", "rollback", message_ids=[message_id])
-        message_id = uuid4()
+        refused = uuid4()
         try:
-            OUTBOX.enqueue(self.db, "order.created", {"bad": "\0"}, message_id=message_id)
+            OUTBOX.enqueue(self.db, "order.created", {"bad": "\0"}, message_id=refused)
         except InvalidMessage as error:
-            self.write("producer", "refused", message_id=str(message_id), why=str(error))
+            self.write("producer", "refused", message_id=str(refused), why=str(error))
 
     # --- workers and receiver --------------------------------------------------------------------------------
 
     def claim(self, part: str, worker: str = "w1", batch: int = 100) -> list[Claimed]:
         lease = timedelta(seconds=LEASE)
-        return OUTBOX.claim(
-            self.db, worker, queues=[part], batch=batch, lease=lease, max_attempts=MAX_ATTEMPTS
-        )
+        return OUTBOX.claim(self.db, worker, queues=[part], batch=batch, lease=lease, max_attempts=MAX_ATTEMPTS)
 
     def publish(
-        self, held: Sequence[Claimed], worker: str = "w1", result: str | None = "delivered", *, arrives: bool | None = None
+        self,
+        held: Sequence[Claimed],
+        worker: str = "w1",
+        result: str | None = "delivered",
+        *,
+        arrives: bool | None = None,
+        samples: int = 1,
     ) -> None:
-        """Publish what was claimed: an arrival where it is delivered, or as told; no end where ``result`` is None."""
+        """Publish what was claimed; it arrives where delivered, or as told; without a result, no end is told."""
         for each in held:
             message = each.message
             about = {"message_id": str(message.message_id), "id": each.id, "token": each.token}
             digests = {"payload": digest(message.payload), "headers": headers_digest(message.headers)}
             more = {"queue": message.queue, "attempt": each.attempt, "owner": worker, "pid": 1}
             self.write(worker, "publish_start", **about, **more, **digests)
-            self.sample()
+            for _ in range(samples):
+                self.sample(each.id)
             if arrives or (arrives is None and result == "delivered"):
                 arrival = {"message_id": about["message_id"], "token": each.token, "queue": message.queue}
                 self.write("receiver", "accepted", **arrival, **digests, acknowledged=result != "retryable")
@@ -181,11 +197,13 @@ class SmallRun:
         while self.one(query, [ids]):
             self.one("SELECT pg_sleep(0.01)")
 
-    def sample(self) -> None:
+    def sample(self, publishing: int) -> None:
+        """Look at the open transactions, and whether the row that is being published can be locked."""
         asked = time.monotonic_ns()
-        with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as other:
-            open_rows = other.execute(SAMPLE).fetchall()
-        self.write("sampler", "sample", open=open_rows, locked=[], asked=asked)
+        open_rows = self._other.execute(SAMPLE).fetchall()
+        free = self._other.execute("SELECT FROM outbox WHERE id = %s FOR UPDATE SKIP LOCKED", [publishing])
+        locked = [] if free.fetchall() else [publishing]
+        self.write("sampler", "sample", open=open_rows, locked=locked, asked=asked)
 
     def row(self, row_id: int) -> dict[str, Any] | None:
         """Return what a stale write must leave as it is."""
@@ -282,7 +300,9 @@ def _lost_workers(run: SmallRun) -> None:
     before = run.row(stale.id)
     lost = run.done(frozen)
     about = {"id": stale.id, "token": stale.token, "operation": "mark_done"}
-    run.write("frozen", "stale", **about, reported="lost" if lost else "held", before=before, after=run.row(stale.id))
+    run.write(
+        "frozen", "stale", **about, reported="lost" if lost else "held", before=before, after=run.row(stale.id)
+    )
     run.tick()
 
 

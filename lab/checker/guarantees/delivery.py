@@ -86,7 +86,7 @@ def _closed_by_its_own_publish(evidence: Evidence, found: Finding) -> None:
             continue
         if step.new.recovery == "verify" or delivered_under(evidence, step, step.new.token):
             continue
-        if not any(publish.result == "delivered" for publish in evidence.publishes_of[step.change.id]):
+        if not any(publish.result == "delivered" for publish in evidence.publishes_of.get(step.change.id, ())):
             found.violated(f"message {step.change.id} was closed as delivered, and no publish of it was")
 
 
@@ -94,7 +94,7 @@ def delivered_under(evidence: Evidence, step: Step, token: int) -> bool:
     """Whether the publish of a row under a token ended as delivered."""
     return any(
         publish.token == token and publish.result == "delivered"
-        for publish in evidence.publishes_of[step.change.id]
+        for publish in evidence.publishes_of.get(step.change.id, ())
     )
 
 

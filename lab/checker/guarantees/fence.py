@@ -45,7 +45,7 @@ def _closed_by_its_holder(evidence: Evidence, step: Step, found: Finding) -> Non
     token = step.new.token
     if step.new.recovery == "verify" or delivered_under(evidence, step, token):
         return
-    for publish in evidence.publishes_of[step.change.id]:
+    for publish in evidence.publishes_of.get(step.change.id, ()):
         if publish.token < token and publish.result == "delivered":
             found.violated(
                 f"{publish} had lost its lease, and the row was closed under token {token} all the same"

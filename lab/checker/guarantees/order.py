@@ -84,7 +84,7 @@ def _in_turn(step: Step, rows: OpenRows, found: Finding) -> None:
 def _accepted_in_order(
     evidence: Evidence, queue: str, ids: Sequence[int], first: dict[tuple[str, str | None], int], found: Finding
 ) -> None:
-    """First acceptances follow the ids, and none goes past an earlier one that was neither accepted nor skipped."""
+    """First acceptances follow the ids, and none passes an earlier one that was neither accepted nor skipped."""
     newest, newest_id, passed = -1, 0, 0
     for row_id in ids:
         message_id = evidence.steps_of[row_id][0].new.message_id

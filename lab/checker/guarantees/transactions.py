@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from lab.checker.evidence import NEVER, Evidence, Publish
+from lab.checker.evidence import Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.history import Line
 from lab.checker.transitions import HEARTBEAT
-from lab.checker.workers import ENDS, SERVER_FAULTS
 
 WRAP = 2**32
 """`pg_stat_activity` shows transaction ids without their epoch."""
@@ -88,11 +87,9 @@ def _idle_for_long(evidence: Evidence, sample: Line, row: dict[str, Any], found:
     seconds = float(row["in_state_for"])
     if seconds <= LONGEST_IDLE:
         return
-    since = sample.at - round((seconds + 1) * 1e9)
+    since = sample.at - round((seconds + evidence.lease) * 1e9)
     disturbed = any(
-        fault.begin < sample.at and (NEVER if fault.fault in ENDS else fault.end) > since
-        for fault in evidence.faults
-        if fault.fault in SERVER_FAULTS | ENDS or fault.target != "receiver"
+        fault.begin < sample.at and fault.end > since and fault.target != "receiver" for fault in evidence.faults
     )
     if not disturbed or seconds > evidence.lease + 1:
         found.violated(f"a transaction of {row['application']} stood idle for {seconds:.3f} s")
