@@ -6,7 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from lab.checker.causes import RECEIVER_FAULTS, SENT_AGAIN, Causes, Repeat
+from lab.checker.causes import LOSSY_FAILOVER, RECEIVER_FAULTS, SENT_AGAIN, Causes, Repeat
 from lab.checker.evidence import Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.history import Line
@@ -46,7 +46,9 @@ def _repeats(evidence: Evidence) -> Iterator[Repeat]:
 
 def _arrivals(evidence: Evidence, repeats: list[Repeat], found: Finding) -> None:
     """Judge what the receiver took in more than once, by the publish that its predecessor came from."""
-    published = {(each.message_id, each.queue, each.token): each for each in evidence.publishes}
+    published: dict[tuple[str, str, int], Publish] = {}
+    for each in evidence.publishes:
+        published.setdefault((each.message_id, each.queue, each.token), each)
     queues: dict[tuple[str, int], str] = {(each.message_id, each.token): each.queue for each in evidence.publishes}
     tokens: dict[Place, list[int]] = defaultdict(list)
     for line in evidence.accepted:
@@ -72,6 +74,10 @@ def _arrivals(evidence: Evidence, repeats: list[Repeat], found: Finding) -> None
 
 def _sent_again(evidence: Evidence, publish: Publish, count: int, found: Finding) -> None:
     """More than one arrival of one attempt: its client may repeat it where its connection was lost."""
+    if evidence.was_lossy_after(publish.start):
+        # Its claim was lost, and its token handed out again.
+        found.seen[f"arrived again: {LOSSY_FAILOVER}"] += count - 1
+        return
     disturbed = any(
         fault.begin <= (publish.end or fault.begin) and fault.end >= publish.start
         for fault in evidence.faults

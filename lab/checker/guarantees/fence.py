@@ -103,7 +103,7 @@ def _one_publish_a_token(evidence: Evidence, found: Finding) -> None:
         claim = evidence.claims.get((publish.id, publish.token))
         if evidence.was_lossy_after(publish.start):
             continue  # its claim may be lost, and its token handed out again
-        if other is not publish:
+        if other is not publish and not evidence.was_lossy_after(other.start):
             found.violated(f"{publish}: {other.process} published it under the same token")
         if publish.message_id not in evidence.ids_of:
             continue  # published without having committed: I6's

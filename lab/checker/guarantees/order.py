@@ -38,14 +38,14 @@ class OpenRows:
 def _walk(evidence: Evidence) -> Iterator[tuple[Step, OpenRows]]:
     """Yield every change of an ordered row, with the open rows after its transaction.
 
-    Transactions that touch one key lock each other out, so it does not matter that changes of others stand between
-    the changes of one.
+    Transactions come in the order of their last changes: a heartbeat, which locks no key, may change a row after
+    the first change of the transaction that then waits for that row and closes it.
     """
     transactions: dict[int, list[Step]] = {}
     for step in evidence.steps:
         transactions.setdefault(step.change.txid, []).append(step)
     rows = OpenRows()
-    for steps in transactions.values():
+    for steps in sorted(transactions.values(), key=lambda steps: steps[-1].change.n):
         for step in steps:
             rows.note(step)
         for step in steps:
