@@ -125,11 +125,10 @@ class Causes:
     def _receiver_was_disturbed(self, publish: Publish) -> bool:
         end = publish.end or NEVER
         return any(
-            fault.begin <= end and fault.end >= publish.start
-            for fault in self._evidence.faults
-            if fault.fault in RECEIVER_FAULTS
+            fault.fault in RECEIVER_FAULTS
             or fault.target == "receiver"
             or (fault.fault == "sigstop" and fault.target == publish.process)
+            for fault in self._evidence.faults_during(publish.start, end)
         )
 
     def _cut_off(self, publish: Publish) -> str | None:
@@ -148,11 +147,8 @@ class Causes:
         return end is not None and end - publish.start >= timeout * 1e9
 
     def _sigterm_before(self, publish: Publish, at: int) -> bool:
-        return any(
-            fault.fault == "sigterm" and fault.begin <= at
-            for fault in self._evidence.faults
-            if fault.target in (publish.process, "all")
-        )
+        told = self._evidence.sigterms
+        return min(told.get(publish.process, NEVER), told.get("all", NEVER)) <= at
 
     def _was_out_of_turn(self, ended: Step) -> bool:
         """Whether an earlier message of its key was open when it was given back."""
@@ -189,16 +185,12 @@ class Causes:
         """Return what was done to the worker or the database between the claim and the takeover."""
         claim = self._evidence.claims.get((publish.id, publish.token))
         since = publish.start if claim is None else min(publish.start, self._mono(claim))
-        found = [
-            fault
-            for fault in self._evidence.faults
-            # A shutdown goes on after its signal.
-            if fault.begin <= until
-            and (fault.end if fault.fault != "sigterm" else NEVER) >= since
-            and hits(fault, publish.process)
-        ]
+        found = [fault for fault in self._evidence.faults_during(since, until) if hits(fault, publish.process)]
+        names = {fault.fault for fault in found if not is_of_server(fault)}
+        if self._sigterm_before(publish, until):  # a shutdown goes on after its signal
+            names.add("sigterm")
         for name, cause in _BY_FAULT.items():
-            if any(fault.fault == name and not is_of_server(fault) for fault in found):
+            if name in names:
                 return cause
         return SERVER_LOST if any(is_of_server(fault) for fault in found) else None
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from lab.checker.history import History, Line
 from lab.checker.job_transitions import JobStep, job_step_of
-from lab.checker.tables import Audit, Change, State, Tables
+from lab.checker.tables import Audit, Change, QueueChange, State, Tables
 from lab.checker.transitions import DELETE, INSERT, TAKES, Step, step_of
 
 NEVER = 2**63 - 1
@@ -152,14 +152,25 @@ class Evidence:
 
         A worker learns of a change within a poll; a statement may be that old besides.
         """
-        changes = [each for each in self.tables.queues if each.queue == queue]
-        if at is not None:
-            since = at - round((2 * self.poll + 1) * 1e6)
-            before = [each for each in changes if each.at <= since][-1:]
-            changes = [*before, *(each for each in changes if since < each.at <= at)]
-            if before:
-                return {self._limit(each.max_attempts) for each in changes}
-        return {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
+        changes = self._settings_of.get(queue, [])
+        if at is None:
+            return {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
+        known = bisect.bisect(changes, at - round((2 * self.poll + 1) * 1e6), key=lambda each: each.at)
+        so_far = bisect.bisect(changes, at, key=lambda each: each.at)
+        found = {self._limit(each.max_attempts) for each in changes[max(0, known - 1) : so_far]}
+        return found if known else found | {self.max_attempts}
+
+    @cached_property
+    def _settings_of(self) -> dict[str, list[QueueChange]]:
+        found: dict[str, list[QueueChange]] = defaultdict(list)
+        for change in self.tables.queues:
+            found[change.queue].append(change)
+        return found
+
+    @cached_property
+    def held_queues(self) -> set[str]:
+        """The queues that nobody has to claim from at the end."""
+        return {queue for queue, changes in self._settings_of.items() if changes[-1].is_held}
 
     def _limit(self, of_queue: int | None) -> int:
         return self.max_attempts if of_queue is None else of_queue
@@ -187,6 +198,14 @@ class Evidence:
         for each in found.values():
             each.sort(key=lambda publish: (publish.token, publish.start))
         return dict(found)  # who looks for what is not there must not add it
+
+    @cached_property
+    def publishes_by(self) -> dict[str, list[Publish]]:
+        """The publishes of each process, in the order of their starts."""
+        found: dict[str, list[Publish]] = defaultdict(list)
+        for publish in self.publishes:
+            found[publish.process].append(publish)
+        return dict(found)
 
     @cached_property
     def accepted(self) -> list[Line]:
@@ -235,6 +254,23 @@ class Evidence:
     def lossy(self) -> list[Fault]:
         """Failovers that lost commits."""
         return [fault for fault in self.faults if fault.fault == LOSSY]
+
+    def faults_during(self, since: int, until: int) -> Iterator[Fault]:
+        """Yield the faults that were on at some time between two instants, in the order in which they began."""
+        faults, begins, longest = self._faults_by_begin
+        for place in range(bisect.bisect_left(begins, since - longest), bisect.bisect_right(begins, until)):
+            if faults[place].end >= since:
+                yield faults[place]
+
+    @cached_property
+    def _faults_by_begin(self) -> tuple[list[Fault], list[int], int]:
+        faults = sorted(self.faults, key=lambda fault: fault.begin)
+        return faults, [fault.begin for fault in faults], max((f.end - f.begin for f in faults), default=0)
+
+    @cached_property
+    def sigterms(self) -> dict[str, int]:
+        """When each process was told to stop: it may take its grace from then on."""
+        return {fault.target: fault.begin for fault in reversed(self.faults) if fault.fault == "sigterm"}
 
     def was_lossy_after(self, at: int) -> bool:
         """Whether a later failover may have lost what was committed at an instant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
@@ -53,6 +54,12 @@ def common(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval]
         else:
             right += 1
     return found
+
+
+def clipped(parts: Sequence[Interval], within: Interval) -> Sequence[Interval]:
+    """Return those that begin or end within a time, whole."""
+    first = bisect.bisect_right(parts, within[0], key=lambda part: part[1])
+    return parts[first : bisect.bisect_left(parts, within[1], key=lambda part: part[0])]
 
 
 def longest(parts: Iterable[Interval]) -> int:

@@ -114,6 +114,12 @@ $body$;
 
 CREATE OR REPLACE FUNCTION lab.record_queue() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
+    -- Workers count the failures of a breaker and spend a rate in the same row: that is no new setting.
+    IF TG_OP = 'UPDATE' AND (NEW.paused, NEW.breaker_opened_at IS NULL, NEW.rate_per_second IS NULL, NEW.max_attempts)
+        IS NOT DISTINCT FROM (OLD.paused, OLD.breaker_opened_at IS NULL, OLD.rate_per_second IS NULL, OLD.max_attempts)
+    THEN
+        RETURN NULL;
+    END IF;
     INSERT INTO lab.queue_history (queue, paused, breaker_open, rated, max_attempts)
     VALUES (NEW.queue, NEW.paused, NEW.breaker_opened_at IS NOT NULL, NEW.rate_per_second IS NOT NULL, NEW.max_attempts);
     RETURN NULL;

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lab.checker.evidence import NEVER, Evidence, Fault
-from lab.checker.intervals import Interval, common, merged, without
+from lab.checker.intervals import Interval, clipped, common, merged, without
 
 SERVER_FAULTS = frozenset(
     {
@@ -85,7 +85,7 @@ class Workers:
                     fault.begin,
                     NEVER if fault.fault in ENDS else min(NEVER - self._settle, fault.end) + self._settle,
                 )
-                for fault in self._evidence.faults
+                for fault in self._evidence.faults_during(worker.ready - self._settle, worker.gone)
                 if fault.fault != "clock_skew" or is_of_server(fault)
                 if hits(fault, worker.process)
             ]
@@ -108,8 +108,7 @@ class Workers:
     def _publishing(self, worker: Worker, *, but_bad: bool) -> list[Interval]:
         return [
             (publish.start, worker.gone if publish.end is None else publish.end)
-            for publish in self._evidence.publishes
-            if publish.process == worker.process
+            for publish in self._evidence.publishes_by.get(worker.process, ())
             if not (but_bad and self.is_bad(publish.message_id))
         ]
 
@@ -145,4 +144,8 @@ class Workers:
         """
         open_times = without([waiting], self.held.get(queue, ()))
         when = self.apart_from_bad if beside_bad else self.idle
-        return [(worker, common(open_times, when(worker))) for worker in self.all if worker.serves(queue)]
+        return [
+            (worker, common(open_times, clipped(when(worker), waiting)))
+            for worker in self.all
+            if worker.ready < waiting[1] and worker.gone > waiting[0] and worker.serves(queue)
+        ]

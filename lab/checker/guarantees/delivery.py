@@ -66,8 +66,7 @@ def _stands_behind(evidence: Evidence, row_id: int, state: State) -> bool:
 def _is_left_lying(evidence: Evidence, state: State) -> bool:
     """Whether it was due, or its lease over, for longer than a takeover takes before the run was drained."""
     drained = evidence.history.phase("drained")
-    held = {each.queue: each.is_held for each in evidence.tables.queues}
-    if drained is None or not evidence.clock.is_known or held.get(state.queue, False):
+    if drained is None or not evidence.clock.is_known or state.queue in evidence.held_queues:
         return False
     waits_since = state.lease_until if state.status == "processing" else state.available_at
     if state.status not in ("pending", "processing") or waits_since is None:

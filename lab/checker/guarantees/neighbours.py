@@ -48,7 +48,7 @@ def _no_neighbour_died(evidence: Evidence, workers: Workers, found: Finding) -> 
 
 def _killed_alone(evidence: Evidence, fault: Fault, found: Finding) -> None:
     """A message that was taken over twice or more is published with nothing else in flight."""
-    inside = [each for each in evidence.publishes if each.process == fault.process and each.start <= fault.begin]
+    inside = [each for each in evidence.publishes_by.get(fault.process, ()) if each.start <= fault.begin]
     bad = next((each for each in reversed(inside) if each.message_id == fault.message_id), None)
     claim = None if bad is None else evidence.claims.get((bad.id, bad.token))
     if bad is None or claim is None or claim.new.reclaims < 2:
@@ -85,8 +85,8 @@ def _waited(evidence: Evidence, workers: Workers, step: Step, waiting: Interval,
         # Several bad ones may come one after another.
         bad = sum(
             each.start < waiting[1] and (each.end or NEVER) > waiting[0]
-            for each in evidence.publishes
-            if each.process == worker.process and workers.is_bad(each.message_id)
+            for each in evidence.publishes_by.get(worker.process, ())
+            if workers.is_bad(each.message_id)
         )
         allowed = limit + round(max(0, bad - 1) * evidence.publish_timeout * SECOND)
         if longest(times) > allowed:
