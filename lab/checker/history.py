@@ -117,12 +117,14 @@ def _lines_of(file: Path) -> Iterator[Line]:
             raise HistoryError(f"{file.name}, line {number}: {error}") from error
 
 
-def parsed(found: dict[str, Any]) -> Line:
+def parsed(found: Any) -> Line:
     """Return a line that has all it needs.
 
     Raises:
         HistoryError: it has not.
     """
+    if not isinstance(found, dict):
+        raise HistoryError("not an object")
     missing = [name for name in ("at", "process", "kind") if name not in found]
     kind = found.get("kind")
     if not missing and kind not in NEEDED:

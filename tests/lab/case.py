@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Case:
         self.drained_in: float | None = 0.0
         """When the run counts as drained: seconds from the judgement on, None for never."""
         self.ends_in = 0.0
+        self._moved: dict[int, int] = {}
         self.is_touched = False
         """Whether anything was done in the database."""
 
@@ -69,7 +70,7 @@ class Case:
         played = []
         if self.is_touched:
             self.run.tick()
-            played = read_lines(self._folder)
+            played = [replace(line, at=self._moved.get(line.at, line.at)) for line in read_lines(self._folder)]
         for name, seconds in (("drained", self.drained_in), ("end", self.ends_in)):
             if seconds is not None:
                 self.add("conductor", "phase", name=name, at=later(seconds))
@@ -114,6 +115,10 @@ class Case:
         for line in list(found):
             copied = line.fields | fields
             self.lines.append(Line(time.monotonic_ns(), process or line.process, line.kind, copied))
+
+    def move(self, line: Line, seconds: float) -> None:
+        """Have a line that was written since the run was over at another time."""
+        self._moved[line.at] = line.at + round(seconds * 1e9)
 
     def played(self, kind: str) -> list[Line]:
         """Return what was written since the run was over."""

@@ -86,6 +86,21 @@ def a_stale_worker_finishes_for_its_successor(case: Case) -> None:
     case.finish(row_id)
 
 
+@planted("I2")
+def a_stale_worker_gives_back_what_its_successor_publishes(case: Case) -> None:
+    (row_id,) = case.run.enqueue("x")
+    with case.run.fault("sigstop", "w1"):
+        held = case.run.claim("x")
+        case.run.publish(held, result="retryable", arrives=False)
+        case.run.until_expired(held)
+        held = case.run.claim("x", "w2")
+        case.run.publish(held, "w2", result="retryable", arrives=False)
+    case.give_back(row_id)
+    # As if w2 had gone on for a while: its end comes 100 ms after the write, its start 100 ms before.
+    case.move(case.played("publish_start")[-1], -0.1)
+    case.move(case.played("publish_end")[-1], 0.1)
+
+
 @planted("I3", "I7")
 def attempts_are_not_counted(case: Case) -> None:
     (row_id,) = case.run.enqueue("x")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lab.checker
 import pytest
 from lab.checker.__main__ import main
 from lab.checker.history import read_lines
@@ -66,6 +69,17 @@ def test_a_violation_is_found_under_its_own_guarantee(
 def test_every_guarantee_has_a_planted_violation() -> None:
     assert {guarantee for guarantee, _, _ in PLANTS} == GUARANTEES
     assert len(RULES) == len(GUARANTEES)
+
+
+def test_the_checker_imports_nothing_that_it_judges() -> None:
+    folder = Path(lab.checker.__file__).parent
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                known = name.partition(".")[0] in sys.stdlib_module_names | {"psycopg"}
+                assert known or name.startswith("lab.checker"), f"{file.name} imports {name}"
 
 
 def test_the_command_tells_a_clean_run_from_a_violated_one(

@@ -7,7 +7,20 @@ from collections import defaultdict
 from lab.checker.evidence import Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.guarantees.delivery import delivered_under
-from lab.checker.transitions import CLAIM, CLOSE, DELETE, OVER_LIMIT, RECLAIM, RETRY, SKIP, TAKES, Step
+from lab.checker.transitions import (
+    BURY,
+    CLAIM,
+    CLOSE,
+    DELETE,
+    GIVE_BACK,
+    OVER_LIMIT,
+    REAP,
+    RECLAIM,
+    RETRY,
+    SKIP,
+    TAKES,
+    Step,
+)
 
 
 def table(evidence: Evidence) -> Finding:
@@ -19,6 +32,13 @@ def table(evidence: Evidence) -> Finding:
     for step, text in evidence.faults_of_steps("table"):
         found.violated(f"message {step.change.id}, change {step.change.n}: {text}")
     return found
+
+
+MARGIN = 50_000_000
+"""Nanoseconds within which the two clocks may be mistaken."""
+
+A_MOMENT = 2_000_000_000
+"""Nanoseconds within which a worker writes the result of a publish that has ended."""
 
 
 def i2(evidence: Evidence) -> Finding:
@@ -37,7 +57,41 @@ def i2(evidence: Evidence) -> Finding:
     for step in evidence.steps:
         if step.event == CLOSE and step.new.outcome == "delivered":
             _closed_by_its_holder(evidence, step, found)
+        if evidence.clock.is_known and step.event in (CLOSE, BURY, GIVE_BACK):
+            _written_by_its_holder(evidence, step, found)
+        if evidence.clock.is_known and step.event in (RECLAIM, REAP):
+            late = _ended_after(evidence, step)
+            found.judged += late
+            found.seen["results that came after a takeover"] += late
     return found
+
+
+def _ended_after(evidence: Evidence, step: Step) -> int:
+    """Return how many publishes under older tokens ended after a takeover, so that their results were stale."""
+    at = evidence.clock.mono(step.change.at)
+    older = [each for each in evidence.publishes_of.get(step.change.id, ()) if each.token == step.old.token]
+    return sum(each.end is not None and each.end > at + MARGIN for each in older)
+
+
+def _written_by_its_holder(evidence: Evidence, step: Step, found: Finding) -> None:
+    """A row that was taken over and is finalized in mid-publish, just as an older publish ended, is its work."""
+    at, token = evidence.clock.mono(step.change.at), step.new.token
+    publishes = evidence.publishes_of.get(step.change.id, ())
+    longest = evidence.publish_timeout * 0.8e9  # past its time-out, a publish that cannot be cancelled may go on
+    running = [
+        each for each in publishes if each.token == token and each.start + MARGIN < at < each.start + longest
+    ]
+    claim = evidence.claims.get((step.change.id, token))
+    if claim is None or claim.event != RECLAIM:
+        return
+    if not any(each.end is not None and each.end > at + MARGIN for each in running):
+        return
+    for older in publishes:
+        if older.token < token and older.end is not None and at - A_MOMENT < older.end < at + MARGIN:
+            found.violated(
+                f"{older} had lost its lease, and the row was written while {running[0].process} published"
+            )
+            return
 
 
 def _closed_by_its_holder(evidence: Evidence, step: Step, found: Finding) -> None:
