@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from functools import cached_property
 
 from lab.checker.evidence import NEVER, Evidence, Fault
 from lab.checker.intervals import Interval, clipped, common, merged, without
+from lab.checker.transitions import TAKES
 
 SERVER_FAULTS = frozenset(
     {
@@ -54,7 +56,7 @@ class Workers:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._settle = round((evidence.lease + 2) * 1e9)
-        """After a fault: a connection that hangs is given up within a lease, and opened again in a moment."""
+        """After a fault, at most: a connection that hangs is given up within a lease, and opened again in a moment."""
         self._well: dict[str, list[Interval]] = {}
         self._idle: dict[str, list[Interval]] = {}
         self._apart_from_bad: dict[str, list[Interval]] = {}
@@ -81,16 +83,30 @@ class Workers:
         """When it ran and nothing was done to it or to the server, and a while had passed since."""
         if worker.process not in self._well:
             holes = [
-                (
-                    fault.begin,
-                    NEVER if fault.fault in ENDS else min(NEVER - self._settle, fault.end) + self._settle,
-                )
+                (fault.begin, self._well_again(worker, fault))
                 for fault in self._evidence.faults_during(worker.ready - self._settle, worker.gone)
                 if fault.fault != "clock_skew" or is_of_server(fault)
                 if hits(fault, worker.process)
             ]
             self._well[worker.process] = without([(worker.ready, worker.gone)], holes)
         return self._well[worker.process]
+
+    def _well_again(self, worker: Worker, fault: Fault) -> int:
+        """Return when a worker was over a fault: once it has claimed something since, or after a while."""
+        if fault.fault in ENDS or fault.end == NEVER:
+            return NEVER
+        claims = self._claims.get(worker.owner, [])
+        place = bisect.bisect_right(claims, fault.end)
+        return min(fault.end + self._settle, claims[place] if place < len(claims) else NEVER)
+
+    @cached_property
+    def _claims(self) -> dict[str, list[int]]:
+        """When claims were made for each owner. (Its name may be its predecessor's, but not at the same time.)"""
+        found: dict[str, list[int]] = {}
+        for step in self._evidence.steps:
+            if step.event in TAKES and step.new.owner is not None:
+                found.setdefault(step.new.owner, []).append(self._evidence.clock.mono(step.change.statement_at))
+        return {owner: sorted(instants) for owner, instants in found.items()}
 
     def idle(self, worker: Worker) -> list[Interval]:
         """When it was well and published nothing."""
