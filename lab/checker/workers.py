@@ -56,7 +56,7 @@ class Workers:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._settle = round((evidence.lease + 2) * 1e9)
-        """After a fault, at most: a connection that hangs is given up within a lease, and opened again in a moment."""
+        """After a fault, at most: a connection that hangs is given up within a lease, and soon opened again."""
         self._well: dict[str, list[Interval]] = {}
         self._idle: dict[str, list[Interval]] = {}
         self._apart_from_bad: dict[str, list[Interval]] = {}
