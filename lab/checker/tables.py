@@ -101,6 +101,17 @@ class Audit:
     actor: str
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What fencepost's own ledger says of an attempt at a message or a job; ``token``: of a job its fence."""
+
+    kind: str
+    row_id: int
+    token: int
+    result: str | None
+    lease_lost: bool
+
+
 @dataclass(slots=True)
 class Tables:
     """Everything the checker reads of a database."""
@@ -115,6 +126,7 @@ class Tables:
     effects: list[tuple[str, str, int | None]] = field(default_factory=list)
     inbox: set[tuple[str, str]] = field(default_factory=set)
     jobs: list[Change[JobState]] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     job_rows: dict[int, JobState] = field(default_factory=dict)
     job_audits: list[Audit] = field(default_factory=list)
     job_business: set[str] = field(default_factory=set)
@@ -143,6 +155,7 @@ def read_tables(connection: psycopg.Connection[Any], schema: str | None = None) 
             effects=[(consumer, message_id, token) for consumer, message_id, token in rows(_EFFECTS)],
             inbox={(consumer, message_id) for consumer, message_id in rows(_INBOX)},
             jobs=[_change(JobState, *row) for row in rows(_JOB_HISTORY)],
+            attempts=[Attempt(*row) for row in rows(_ATTEMPTS)],
             job_rows={row_id: JobState(**state) for row_id, state in rows(_JOB_ROWS)},
             job_audits=[Audit(*row) for row in rows(_JOB_AUDIT)],
             job_business={job_id for (job_id,) in rows("SELECT job_id::text FROM lab.job_business")},
@@ -181,6 +194,9 @@ _ROWS: LiteralString = "SELECT o.id, lab.message_state(o) FROM {s}outbox AS o"
 _JOB_ROWS: LiteralString = "SELECT o.id, lab.job_state(o) FROM {s}outbox_job AS o"
 _AUDIT: LiteralString = "SELECT lab.micros(at), outbox_id, action, actor FROM {s}outbox_audit ORDER BY id"
 _JOB_AUDIT: LiteralString = "SELECT lab.micros(at), row_id, action, actor FROM {s}outbox_job_audit ORDER BY id"
+_ATTEMPTS: LiteralString = (
+    "SELECT kind, row_id, token::bigint, result, lease_lost FROM {s}outbox_attempt ORDER BY id"
+)
 _QUEUES: LiteralString = """
     SELECT at, queue, paused OR breaker_open OR rated, max_attempts FROM lab.queue_history ORDER BY n
 """

@@ -13,6 +13,7 @@ from lab.checker.guarantees.delivery import i1, i6, i11
 from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i2, i7, i9, i12, table
 from lab.checker.guarantees.inbox import i8
+from lab.checker.guarantees.ledger import ledger
 from lab.checker.guarantees.neighbours import i13
 from lab.checker.guarantees.order import i4, i5
 from lab.checker.guarantees.purge import i16
@@ -21,7 +22,7 @@ from lab.checker.guarantees.transactions import i14
 from lab.checker.jobs import JOB_RULES
 
 RULES: Sequence[Callable[[Evidence], Finding]] = (
-    *(table, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16),
+    *(table, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16, ledger),
     *JOB_RULES,
 )
 MAX_SHOWN = 20

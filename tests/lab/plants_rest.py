@@ -84,6 +84,20 @@ def one_is_cancelled_for_no_reason(case: Case) -> None:
     case.run.deliver("x")
 
 
+@planted("ledger")
+def the_ledger_tells_of_an_attempt_that_never_was(case: Case) -> None:
+    case.sql("UPDATE outbox_attempt SET token = '7' WHERE row_id = %s", case.marks["plain"][0])
+
+
+@planted("ledger")
+def the_ledger_calls_a_lost_attempt_delivered(case: Case) -> None:
+    case.sql(
+        "INSERT INTO outbox_attempt (kind, row_id, token, queue, attempt, worker, ended_at, result)"
+        " VALUES ('message', %s, '1', 'killed', 1, 'killed', now(), 'delivered')",
+        case.marks["killed"][0],
+    )
+
+
 # --- jobs ------------------------------------------------------------------------------------------------------
 
 EXPIRED = "lease_expires_at = NULL, reserved_at = NULL"

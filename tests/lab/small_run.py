@@ -223,6 +223,7 @@ class SmallRun:
 def play(run: SmallRun) -> None:
     """Play all of it."""
     run.begin()
+    OUTBOX.set_queue(run.db, "plain", actor="ann", ledger=True)
     run.enqueue("plain", 3)
     run.deliver("plain")
     run.roll_back()

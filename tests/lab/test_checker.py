@@ -23,7 +23,7 @@ from tests.lab.case import PLANTS, Case, Plant, Told, keep
 from tests.lab.small_run import SmallRun, play
 from tests.postgres import fresh_database
 
-GUARANTEES = {"table", *(f"I{n}" for n in range(1, 17)), *(f"J{n}" for n in range(1, 9))}
+GUARANTEES = {"table", "ledger", *(f"I{n}" for n in range(1, 17)), *(f"J{n}" for n in range(1, 9))}
 
 
 @pytest.fixture(scope="module")
