@@ -40,6 +40,9 @@ _BY_FAULT = {
 }
 """In the order in which they are believed, where several were done at once."""
 
+OVER_AT_ONCE = frozenset({"sigstop", "loop_blocked"})
+"""A worker goes on at once after these."""
+
 RECEIVER_FAULTS = frozenset({"receiver_down", "receiver_cut"})
 
 
@@ -185,7 +188,13 @@ class Causes:
         """Return what was done to the worker or the database between the claim and the takeover."""
         claim = self._evidence.claims.get((publish.id, publish.token))
         since = publish.start if claim is None else min(publish.start, self._mono(claim))
-        found = [fault for fault in self._evidence.faults_during(since, until) if hits(fault, publish.process)]
+        # A connection that hangs is not given up at once: its fault may have been over before the claim.
+        earlier = since - round(self._evidence.lease * 1e9)
+        found = [
+            fault
+            for fault in self._evidence.faults_during(earlier, until)
+            if hits(fault, publish.process) and (fault.end >= since or fault.fault not in OVER_AT_ONCE)
+        ]
         names = {fault.fault for fault in found if not is_of_server(fault)}
         if self._sigterm_before(publish, until):  # a shutdown goes on after its signal
             names.add("sigterm")
