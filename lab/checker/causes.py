@@ -11,6 +11,7 @@ from lab.checker.workers import hits, is_of_server
 FAILED = "the publish failed"
 DEFERRED = "it was deferred"
 TIMED_OUT = "publish time-out"
+GAVE_UP = "its client waited no longer for the acknowledgement"
 SHUTDOWN = "shutdown past its grace"
 ACKNOWLEDGEMENT_LOST = "the receiver's acknowledgement was lost"
 OPERATOR_RETRY = "operator retry"
@@ -39,9 +40,6 @@ _BY_FAULT = {
     "loop_blocked": LOOP_BLOCKED,
 }
 """In the order in which they are believed, where several were done at once."""
-
-OVER_AT_ONCE = frozenset({"sigstop", "loop_blocked"})
-"""A worker goes on at once after these."""
 
 RECEIVER_FAULTS = frozenset({"receiver_down", "receiver_cut"})
 
@@ -123,7 +121,8 @@ class Causes:
             return cause
         if place in self._withheld or self._receiver_was_disturbed(publish):
             return ACKNOWLEDGEMENT_LOST
-        return TIMED_OUT if self._lasted(publish, publish.end) else None
+        waited = 0 if publish.end is None else publish.end - publish.start
+        return GAVE_UP if waited >= self._evidence.client_timeout * 0.9e9 else None
 
     def _receiver_was_disturbed(self, publish: Publish) -> bool:
         end = publish.end or NEVER
@@ -188,13 +187,10 @@ class Causes:
         """Return what was done to the worker or the database between the claim and the takeover."""
         claim = self._evidence.claims.get((publish.id, publish.token))
         since = publish.start if claim is None else min(publish.start, self._mono(claim))
-        # A connection that hangs is not given up at once: its fault may have been over before the claim.
-        earlier = since - round(self._evidence.lease * 1e9)
-        found = [
-            fault
-            for fault in self._evidence.faults_during(earlier, until)
-            if hits(fault, publish.process) and (fault.end >= since or fault.fault not in OVER_AT_ONCE)
-        ]
+        # A connection that hangs is not given up at once, and one may hang since a freeze: the fault may have been
+        # over before the claim.
+        since -= round(self._evidence.lease * 1e9)
+        found = [fault for fault in self._evidence.faults_during(since, until) if hits(fault, publish.process)]
         names = {fault.fault for fault in found if not is_of_server(fault)}
         if self._sigterm_before(publish, until):  # a shutdown goes on after its signal
             names.add("sigterm")

@@ -76,9 +76,13 @@ class Evidence:
 
     def __init__(self, history: History, tables: Tables) -> None:
         self.history, self.tables = history, tables
+        self._limits: dict[str, set[int]] = {}
         campaign = history.campaign
         self.lease, self.poll = float(campaign["lease"]), float(campaign["poll"])
         self.publish_timeout = float(campaign["publish_timeout"])
+        self.client_timeout = float(campaign.get("client_timeout", self.publish_timeout / 2))
+        self.tolerance = float(campaign.get("tolerance", 0))
+        """Seconds that a loaded machine may take longer than the specification says."""
         self.max_attempts = int(campaign["max_attempts"])
 
     # --- rows ----------------------------------------------------------------------------------------------
@@ -154,7 +158,9 @@ class Evidence:
         """
         changes = self._settings_of.get(queue, [])
         if at is None:
-            return {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
+            if queue not in self._limits:
+                self._limits[queue] = {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
+            return self._limits[queue]
         known = bisect.bisect(changes, at - round((2 * self.poll + 1) * 1e6), key=lambda each: each.at)
         so_far = bisect.bisect(changes, at, key=lambda each: each.at)
         found = {self._limit(each.max_attempts) for each in changes[max(0, known - 1) : so_far]}

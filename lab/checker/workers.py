@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lab.checker.evidence import NEVER, Evidence, Fault
 from lab.checker.intervals import Interval, clipped, common, merged, without
-from lab.checker.transitions import TAKES
+from lab.checker.transitions import HEARTBEAT, TAKES
 
 SERVER_FAULTS = frozenset(
     {
@@ -88,6 +88,7 @@ class Workers:
                 if fault.fault != "clock_skew" or is_of_server(fault)
                 if hits(fault, worker.process)
             ]
+            holes.append((worker.ready, self._claims_from(worker, worker.ready)))
             self._well[worker.process] = without([(worker.ready, worker.gone)], holes)
         return self._well[worker.process]
 
@@ -95,9 +96,12 @@ class Workers:
         """Return when a worker was over a fault: once it has claimed something since, or after a while."""
         if fault.fault in ENDS or fault.end == NEVER:
             return NEVER
+        return self._claims_from(worker, fault.end)
+
+    def _claims_from(self, worker: Worker, at: int) -> int:
         claims = self._claims.get(worker.owner, [])
-        place = bisect.bisect_right(claims, fault.end)
-        return min(fault.end + self._settle, claims[place] if place < len(claims) else NEVER)
+        place = bisect.bisect_right(claims, at)
+        return min(at + self._settle, claims[place] if place < len(claims) else NEVER)
 
     @cached_property
     def _claims(self) -> dict[str, list[int]]:
@@ -109,24 +113,48 @@ class Workers:
         return {owner: sorted(instants) for owner, instants in found.items()}
 
     def idle(self, worker: Worker) -> list[Interval]:
-        """When it was well and published nothing."""
+        """When it was well, published nothing, and held nothing."""
         if worker.process not in self._idle:
-            self._idle[worker.process] = without(self.well(worker), self._publishing(worker, but_bad=False))
+            self._idle[worker.process] = without(self.well(worker), self._busy(worker, but_bad=False))
         return self._idle[worker.process]
 
     def apart_from_bad(self, worker: Worker) -> list[Interval]:
-        """When it was well and published nothing but bad messages."""
+        """When it was well and had nothing but bad messages."""
         if worker.process not in self._apart_from_bad:
-            parts = without(self.well(worker), self._publishing(worker, but_bad=True))
-            self._apart_from_bad[worker.process] = parts
+            self._apart_from_bad[worker.process] = without(self.well(worker), self._busy(worker, but_bad=True))
         return self._apart_from_bad[worker.process]
 
-    def _publishing(self, worker: Worker, *, but_bad: bool) -> list[Interval]:
-        return [
-            (publish.start, worker.gone if publish.end is None else publish.end)
-            for publish in self._evidence.publishes_by.get(worker.process, ())
-            if not (but_bad and self.is_bad(publish.message_id))
-        ]
+    def _busy(self, worker: Worker, *, but_bad: bool) -> list[Interval]:
+        """Return when it published or held anything; ``but_bad``: apart from when it published bad ones."""
+        good: list[Interval] = []
+        bad: list[Interval] = []
+        for publish in self._evidence.publishes_by.get(worker.process, ()):
+            part = (publish.start, worker.gone if publish.end is None else publish.end)
+            (bad if self.is_bad(publish.message_id) else good).append(part)
+        # Where a result cannot be written, the row is held on and on: that is not the message's fault.
+        held = merged(self._held_by.get(worker.owner, ()))
+        return good + (without(held, bad) if but_bad else [*held, *bad])
+
+    @cached_property
+    def _held_by(self) -> dict[str, list[Interval]]:
+        """When each owner held messages: each until its result was written, or its lease ended."""
+        found: dict[str, list[Interval]] = {}
+        clock = self._evidence.clock
+        for steps in self._evidence.steps_of.values():
+            since, until = 0, 0
+            for step in steps:
+                if since and step.event != HEARTBEAT:
+                    end = min(clock.mono(step.change.at), until)
+                    found.setdefault(step.old.owner or "", []).append((since, end))
+                    since = 0
+                if step.change.new is None or step.new.lease_until is None:
+                    continue
+                until = clock.mono(step.new.lease_until)
+                if step.event in TAKES:
+                    since = clock.mono(step.change.statement_at)
+            if since:
+                found.setdefault(steps[-1].new.owner or "", []).append((since, until))
+        return found
 
     def is_bad(self, message_id: str) -> bool:
         """Whether its producer said that it would make trouble."""
@@ -165,3 +193,21 @@ class Workers:
             for worker in self.all
             if worker.ready < waiting[1] and worker.gone > waiting[0] and worker.serves(queue)
         ]
+
+
+def head_since(evidence: Evidence) -> dict[int, int]:
+    """Return from when on each ordered row was the first open one of its key."""
+    found: dict[int, int] = {}
+    for ids in evidence.keys.values():
+        newest = 0
+        for row_id in ids:
+            found[row_id] = newest
+            newest = max(newest, _closed_at(evidence, row_id))
+    return found
+
+
+def _closed_at(evidence: Evidence, row_id: int) -> int:
+    for step in evidence.steps_of[row_id]:
+        if step.change.new is None or not step.new.is_open:
+            return evidence.clock.mono(step.change.at)
+    return NEVER

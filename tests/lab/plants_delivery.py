@@ -50,10 +50,8 @@ def a_key_sleeps_since_nobody_promotes(case: Case) -> None:
     )
 
 
-@planted("I1")
+@planted("I1", "I13")
 def one_is_left_lying(case: Case) -> None:
-    for worker in ("w1", "w2"):
-        case.add("conductor", "exit", of=worker, pid=1, code=0)
     case.run.enqueue("x")
     case.drained_in = case.ends_in = 60.0
 

@@ -283,7 +283,7 @@ def a_lease_is_renewed_for_a_dead_worker(case: Case) -> None:
 
 @planted("I12")
 def a_done_one_is_put_back_by_hand(case: Case) -> None:
-    case.drained_in = None  # it would count as left lying
+    case.drained_in = None  # it would count as left lying, since it has been due for long
     case.sql(
         "UPDATE outbox SET status = 'pending', outcome = NULL, done_at = NULL WHERE id = %s", case.marks["late"][0]
     )

@@ -163,7 +163,7 @@ AGAIN = published(2, "w2", 13, 14, "delivered")
         (fault("failover_lossy", "server", 3, 5), causes.LOSSY_FAILOVER),
         (fault("sigkill", "w2", 3), None),
         (fault("sigkill", "w1", 12.5), None),
-        (fault("sigstop", "w1", 0.1, 0.5), None),
+        (fault("sigstop", "w1", -20, -15), None),
         ([], None),
     ],
 )
@@ -199,9 +199,10 @@ def test_what_was_given_back_is_named_after_how_it_ended(
 
 
 def test_a_failure_that_arrived_is_a_lost_acknowledgement_where_something_lost_it() -> None:
-    failed = published(1, "w1", 2, 3, "retryable")
+    failed = published(1, "w1", 2, 2.6, "retryable")
     arrived = [line(2.5, "r", "accepted", message_id="m", token=1, payload="")]
     assert cause(given_back(), failed, AGAIN, arrived) is None
+    assert cause(given_back(), published(1, "w1", 2, 3.2, "retryable"), AGAIN, arrived) == causes.GAVE_UP
     cut = fault("receiver_cut", "receiver", 2.6)
     assert cause(given_back(), failed, AGAIN, arrived, cut) == causes.ACKNOWLEDGEMENT_LOST
     withheld = [line(2.5, "r", "accepted", message_id="m", token=1, payload="", acknowledged=False)]

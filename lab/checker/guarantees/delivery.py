@@ -5,8 +5,10 @@ from __future__ import annotations
 from lab.checker.evidence import Evidence
 from lab.checker.finding import Finding
 from lab.checker.history import Line
+from lab.checker.intervals import longest
 from lab.checker.tables import Change, State
 from lab.checker.transitions import INSERT, Step
+from lab.checker.workers import Workers, head_since
 
 
 def i1(evidence: Evidence) -> Finding:
@@ -20,6 +22,8 @@ def i1(evidence: Evidence) -> Finding:
     for change in evidence.last.values():
         _fate(evidence, change, found)
     _closed_by_its_own_publish(evidence, found)
+    if evidence.clock.is_known and evidence.history.phase("drained") is not None:
+        _left_lying(evidence, found)
     return found
 
 
@@ -50,8 +54,6 @@ def _fate(evidence: Evidence, change: Change[State], found: Finding) -> None:
         )
     if state.status == "blocked" and not _stands_behind(evidence, row_id, state):
         found.violated(f"message {row_id} sleeps for ever: it is blocked, and nothing stands before it in its key")
-    if evidence.history.phase("drained") is not None and _is_left_lying(evidence, state):
-        found.violated(f"message {row_id} was left lying: it is {state.status}, anybody could have taken it")
 
 
 def _stands_behind(evidence: Evidence, row_id: int, state: State) -> bool:
@@ -63,16 +65,22 @@ def _stands_behind(evidence: Evidence, row_id: int, state: State) -> bool:
     )
 
 
-def _is_left_lying(evidence: Evidence, state: State) -> bool:
-    """Whether it was due, or its lease over, for longer than a takeover takes before the run was drained."""
-    drained = evidence.history.phase("drained")
-    if drained is None or not evidence.clock.is_known or state.queue in evidence.held_queues:
-        return False
-    waits_since = state.lease_until if state.status == "processing" else state.available_at
-    if state.status not in ("pending", "processing") or waits_since is None:
-        return False
-    patience = round((evidence.lease + evidence.poll + 1) * 1e9)
-    return evidence.clock.mono(waits_since) + patience < drained
+def _left_lying(evidence: Evidence, found: Finding) -> None:
+    """Nothing lies there at the end that was due, or whose lease was over, while a worker had nothing to do."""
+    workers, first = Workers(evidence), head_since(evidence)
+    drained = evidence.history.phase("drained") or 0
+    limit = round((evidence.lease + evidence.poll + 1 + evidence.tolerance) * 1e9)
+    for row_id, state in evidence.tables.rows.items():
+        since = state.lease_until if state.status == "processing" else state.available_at
+        if state.status not in ("pending", "processing") or since is None:
+            continue
+        waiting = (max(evidence.clock.mono(since), first.get(row_id, 0)), drained)
+        for worker, times in workers.chances(state.queue, waiting):
+            if longest(times) > limit:
+                found.violated(
+                    f"message {row_id} was left lying: it is {state.status}, and {worker.process} was free"
+                )
+                break
 
 
 def _closed_by_its_own_publish(evidence: Evidence, found: Finding) -> None:

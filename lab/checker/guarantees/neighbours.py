@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lab.checker.evidence import NEVER, Evidence, Fault
 from lab.checker.finding import Finding
-from lab.checker.guarantees.takeover import SECOND, head_since
+from lab.checker.guarantees.takeover import SECOND
 from lab.checker.intervals import Interval, longest
 from lab.checker.transitions import RETRY, Step
-from lab.checker.workers import Workers
+from lab.checker.workers import Workers, head_since
 
 
 def i13(evidence: Evidence) -> Finding:
@@ -78,7 +78,7 @@ def _waiting(evidence: Evidence, step: Step, after: Step | None, first: int) -> 
 
 
 def _waited(evidence: Evidence, workers: Workers, step: Step, waiting: Interval, found: Finding) -> None:
-    limit = round((evidence.poll + 1 + evidence.publish_timeout) * SECOND)
+    limit = round((evidence.poll + 1 + evidence.publish_timeout + evidence.tolerance) * SECOND)
     if waiting[1] - waiting[0] <= limit:
         return
     for worker, times in workers.chances(step.new.queue, waiting, beside_bad=True):

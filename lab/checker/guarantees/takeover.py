@@ -9,7 +9,7 @@ from lab.checker.evidence import NEVER, Evidence
 from lab.checker.finding import Finding
 from lab.checker.intervals import longest
 from lab.checker.transitions import HEARTBEAT, REAP, RECLAIM, TAKES, Step
-from lab.checker.workers import Worker, Workers
+from lab.checker.workers import Worker, Workers, head_since
 
 SECOND = 1_000_000_000
 
@@ -44,24 +44,6 @@ def _expired(evidence: Evidence) -> Iterator[tuple[Step, Step | None]]:
                 yield step, after
 
 
-def head_since(evidence: Evidence) -> dict[int, int]:
-    """Return from when on each ordered row was the first open one of its key."""
-    found: dict[int, int] = {}
-    for ids in evidence.keys.values():
-        newest = 0
-        for row_id in ids:
-            found[row_id] = newest
-            newest = max(newest, _closed_at(evidence, row_id))
-    return found
-
-
-def _closed_at(evidence: Evidence, row_id: int) -> int:
-    for step in evidence.steps_of[row_id]:
-        if step.change.new is None or not step.new.is_open:
-            return evidence.clock.mono(step.change.at)
-    return NEVER
-
-
 def _taken_in_time(
     evidence: Evidence, workers: Workers, held: Step, ended: Step | None, first: int, found: Finding
 ) -> None:
@@ -69,9 +51,13 @@ def _taken_in_time(
     clock, history = evidence.clock, evidence.history
     until = clock.mono(ended.change.at) if ended is not None else history.phase("drained") or history.last_at
     waiting = (max(clock.mono(held.new.lease_until), first), until)
-    limit = round((evidence.poll + 1) * SECOND)
+    limit = round((evidence.poll + 1 + evidence.tolerance) * SECOND)
     chances = workers.chances(held.new.queue, waiting)
-    found.seen["beside a free worker"] += any(longest(times) for _, times in chances)
+    slowest = max((longest(times) for _, times in chances), default=0)
+    found.seen["beside a free worker"] += slowest > 0
+    found.seen["the slowest beside one, in ms"] = max(
+        found.seen["the slowest beside one, in ms"], slowest // 1_000_000
+    )
     for worker, times in chances:
         if longest(times) > limit:
             found.violated(
