@@ -9,10 +9,11 @@ import pytest
 from lab.checker import causes
 from lab.checker.__main__ import main
 from lab.checker.evidence import Clock, Evidence, Publish
+from lab.checker.guarantees.fence import i7
 from lab.checker.history import History, HistoryError, Line, parsed, read_lines
 from lab.checker.intervals import clipped, common, longest, merged, without
 from lab.checker.recording import Recorder
-from lab.checker.tables import Change, State, Tables
+from lab.checker.tables import Change, QueueChange, State, Tables
 from lab.checker.transitions import BURY, CLAIM, REAP, RECLAIM, step_of
 from lab.checker.verdict import judge
 
@@ -236,6 +237,24 @@ def test_the_token_tells_who_wrote() -> None:
 
 
 FAR = 253402214400_000_000
+
+
+def third_claim(at: float) -> list[str]:
+    """Judge a third attempt, made at this second; at second 100 the limit of attempts was lowered from 3 to 2."""
+    row = Row()
+    row.becomes(0)
+    for second in (1, 2, at):
+        row.claimed(second, "w1")
+        row.becomes(second + 0.5, status="pending", lease_until=None)
+    limits = [QueueChange(0, "q", False, 3), QueueChange(100_000_000, "q", False, 2)]
+    history = History([line(0, "c", "campaign", **CAMPAIGN)])
+    return i7(Evidence(history, Tables(row.changes, queues=limits))).violations
+
+
+def test_attempts_are_held_to_the_limit_that_a_worker_may_have_known() -> None:
+    assert third_claim(99) == []
+    assert third_claim(102) == []  # within two polls and a second
+    assert third_claim(110) == ["message 1: attempt 3 of 2"]
 
 
 def test_what_was_not_seen_is_not_held() -> None:
