@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.checker.evidence import NEVER, Evidence, Publish
+from lab.checker.history import Line
 from lab.checker.transitions import GIVE_BACK, HEARTBEAT, RECLAIM, RETRY, TAKES, Step
 from lab.checker.workers import hits, is_of_server
 
@@ -26,6 +27,7 @@ ANSWER_LOST = "takeover: the answer to a commit was lost"
 BLACK_HOLE = "takeover: its worker was cut off by a black hole"
 LOOP_BLOCKED = "takeover: its worker's event loop was blocked"
 SERVER_LOST = "takeover: the database was gone"
+STARVED = "takeover: the machine kept its worker from running"
 LOSSY_FAILOVER = "a lossy failover took back what was written"
 SENT_AGAIN = "the connection to the receiver was cut, and it was sent again within the attempt"
 
@@ -61,10 +63,9 @@ class Causes:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._gone = {line["of"]: line.at for line in evidence.history.of("exit")}
-        self._accepted = {(line["message_id"], line["token"]) for line in evidence.accepted}
-        self._withheld = {
-            (line["message_id"], line["token"]) for line in evidence.accepted if line.get("acknowledged") is False
-        }
+        self._accepted: dict[tuple[str, int], list[Line]] = {}
+        for line in evidence.accepted:
+            self._accepted.setdefault((line["message_id"], line["token"]), []).append(line)
 
     def of(self, before: Publish, after: Publish) -> Repeat:
         """Say why ``after`` was published although ``before`` was."""
@@ -116,10 +117,12 @@ class Causes:
 
     def _failed(self, publish: Publish, cause: str) -> str | None:
         """A failure that the receiver accepted is a lost acknowledgement, and that has a reason of its own."""
-        place = (publish.message_id, publish.token)
-        if place not in self._accepted:
+        arrived = self._accepted.get((publish.message_id, publish.token), [])
+        arrived = [line for line in arrived if line.at >= publish.start]  # not an earlier one of the same token
+        if not arrived:
             return cause
-        if place in self._withheld or self._receiver_was_disturbed(publish):
+        is_withheld = any(line.get("acknowledged") is False for line in arrived)
+        if is_withheld or self._receiver_was_disturbed(publish):
             return ACKNOWLEDGEMENT_LOST
         waited = 0 if publish.end is None else publish.end - publish.start
         return GAVE_UP if waited >= self._evidence.client_timeout * 0.9e9 else None
@@ -197,7 +200,9 @@ class Causes:
         for name, cause in _BY_FAULT.items():
             if name in names:
                 return cause
-        return SERVER_LOST if any(is_of_server(fault) for fault in found) else None
+        if any(is_of_server(fault) for fault in found):
+            return SERVER_LOST
+        return STARVED if "starved" in names else None
 
     def _mono(self, step: Step) -> int:
         """Return when a change was made; without clocks, later than anything."""

@@ -51,6 +51,8 @@ class Fault:
 
 INSTANT = frozenset({"sigkill", "sigterm", "cut", "lost_commit_answer", "poison", "receiver_cut"})
 LOSSY = "failover_lossy"
+LEAST_STARVED = 0.2
+"""Seconds below which a machine that was busy with others explains nothing."""
 
 
 class Clock:
@@ -202,8 +204,12 @@ class Evidence:
         for publish in self.publishes:
             found[publish.id].append(publish)
         for each in found.values():
-            each.sort(key=lambda publish: (publish.token, publish.start))
+            # A failover that lost commits hands tokens out again.
+            each.sort(key=lambda publish: (self._losses_before(publish.start), publish.token, publish.start))
         return dict(found)  # who looks for what is not there must not add it
+
+    def _losses_before(self, at: int) -> int:
+        return sum(fault.end < at for fault in self.lossy)
 
     @cached_property
     def publishes_by(self) -> dict[str, list[Publish]]:
@@ -244,7 +250,12 @@ class Evidence:
     @cached_property
     def faults(self) -> list[Fault]:
         ends = {line["fault_id"]: line.at for line in self.history.of("fault_end")}
-        return [
+        starved = [
+            Fault("starved", line["of"], line["since"], line.at, line.process, None)
+            for line in self.history.of("starved")
+            if line["seconds"] >= LEAST_STARVED
+        ]
+        return starved + [
             Fault(
                 line["fault"],
                 line["target"],

@@ -19,6 +19,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "fault": ("fault_id", "fault", "target"),
     "fault_end": ("fault_id",),
     "operator": ("action",),
+    "starved": ("of", "since", "seconds"),
     "enqueue": ("message_id", "queue", "ordering_key", "payload", "headers"),
     "commit": ("message_ids",),
     "rollback": ("message_ids",),

@@ -162,6 +162,8 @@ AGAIN = published(2, "w2", 13, 14, "delivered")
         (fault("read_only", "server", 3, 15), causes.SERVER_LOST),
         (fault("sigterm", "w1", 1.5), causes.SHUTDOWN),
         (fault("failover_lossy", "server", 3, 5), causes.LOSSY_FAILOVER),
+        ([line(4, "c", "starved", of="w1", since=3 * SECOND, seconds=0.7)], causes.STARVED),
+        ([line(4, "c", "starved", of="w1", since=3 * SECOND, seconds=0.1)], None),
         (fault("sigkill", "w2", 3), None),
         (fault("sigkill", "w1", 12.5), None),
         (fault("sigstop", "w1", -20, -15), None),

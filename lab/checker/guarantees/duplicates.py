@@ -67,9 +67,20 @@ def _arrivals(evidence: Evidence, repeats: list[Repeat], found: Finding) -> None
                 found.judged += count - 1
                 _sent_again(evidence, published[message_id, queue, token], count, found)
         for token in sorted(set(arrived))[:-1]:
-            repeat = after.get((message_id, queue, token))
-            found.judged += 1
-            found.seen[f"arrived again: {(repeat and repeat.cause) or 'UNEXPLAINED'}"] += 1
+            _arrived_again(
+                evidence, published[message_id, queue, token], after.get((message_id, queue, token)), found
+            )
+
+
+def _arrived_again(evidence: Evidence, publish: Publish, repeat: Repeat | None, found: Finding) -> None:
+    """An arrival is followed by another one since its publish was followed by another one (judged as such)."""
+    found.judged += 1
+    cause = None if repeat is None else repeat.cause
+    if repeat is None and evidence.was_lossy_after(publish.start):
+        cause = LOSSY_FAILOVER  # what followed it has a token that was handed out again
+    elif repeat is None:
+        found.violated(f"{publish} arrived, and so did a later token, which nobody published after it")
+    found.seen[f"arrived again: {cause or 'UNEXPLAINED'}"] += 1
 
 
 def _sent_again(evidence: Evidence, publish: Publish, count: int, found: Finding) -> None:
