@@ -205,14 +205,14 @@ def a_claim_keeps_the_token(case: Case) -> None:
 @planted("I9")
 def a_live_lease_is_taken(case: Case) -> None:
     (row_id,) = case.run.enqueue("x")
-    case.run.claim("x")
+    case.run.claim("x", lease=1.0)
     case.take(row_id, reclaims=1)
 
 
 @planted("I9")
 def a_live_lease_is_reaped(case: Case) -> None:
     (row_id,) = case.run.enqueue("x", bad="slow")
-    case.run.claim("x")
+    case.run.claim("x", lease=1.0)
     case.sql(f"UPDATE outbox SET {BURIED}, outcome = 'crashed', lease_version = 2 WHERE id = %s", row_id)
 
 

@@ -131,7 +131,7 @@ def _claim_job(case: Case, row_id: int, charge: int = 1, is_new: bool = True) ->
     case.sql(
         f"UPDATE outbox_job SET status = 'processing', attempts = attempts + {charge}, fence = fence + 1,"
         f" attempt_token = {token}, reserved_by = 'w1', reserved_at = now(), heartbeat_at = now(),"
-        " lease_expires_at = clock_timestamp() + interval '0.3 s' WHERE id = %s",
+        " lease_expires_at = clock_timestamp() + interval '0.8 s' WHERE id = %s",
         row_id,
     )
 

@@ -150,9 +150,9 @@ class SmallRun:
 
     # --- workers and receiver --------------------------------------------------------------------------------
 
-    def claim(self, part: str, worker: str = "w1", batch: int = 100) -> list[Claimed]:
-        lease = timedelta(seconds=LEASE)
-        return OUTBOX.claim(self.db, worker, queues=[part], batch=batch, lease=lease, max_attempts=MAX_ATTEMPTS)
+    def claim(self, part: str, worker: str = "w1", batch: int = 100, lease: float = LEASE) -> list[Claimed]:
+        terms: Any = {"lease": timedelta(seconds=lease), "max_attempts": MAX_ATTEMPTS, "batch": batch}
+        return OUTBOX.claim(self.db, worker, queues=[part], **terms)
 
     def publish(
         self,
