@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers judge servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ order: $(VENV)/dev ## random faults against the order of messages: SECONDS=60, S
 
 consumers: $(VENV)/dev ## kills the consumers of examples/ again and again: SEED=… to repeat a run, ONLY="redis_consumer"
 	$(BIN)/python -m tests.consumers.campaign $(if $(SEED),--seed $(SEED)) $(ONLY)
+
+judge: $(VENV)/dev ## judge a recorded run: HISTORY=folder DATABASE=postgresql://… (see lab/checker/FORMAT.md)
+	$(BIN)/python -m lab.checker $(HISTORY) --database $(DATABASE)
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

@@ -1,0 +1,1 @@
+"""Each guarantee, judged: a function that takes the evidence and returns what it found."""

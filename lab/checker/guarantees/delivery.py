@@ -1,0 +1,163 @@
+"""What committed arrives, what did not never does, and every byte is the producer's."""
+
+from __future__ import annotations
+
+from lab.checker.evidence import Evidence
+from lab.checker.finding import Finding
+from lab.checker.history import Line
+from lab.checker.intervals import longest
+from lab.checker.tables import Change, State
+from lab.checker.transitions import INSERT, Step
+from lab.checker.workers import Workers, head_since
+
+
+def i1(evidence: Evidence) -> Finding:
+    """Every surviving committed message is delivered, or visibly pending, deferred, blocked or dead."""
+    found = Finding("I1", "committed messages are delivered, or visibly waiting")
+    for message_id in evidence.tables.business:
+        found.judged += 1
+        if message_id not in evidence.ids_of:
+            found.violated(f"message {message_id} committed and was never in the outbox")
+    _acknowledged_commits(evidence, found)
+    for change in evidence.last.values():
+        _fate(evidence, change, found)
+    _closed_by_its_own_publish(evidence, found)
+    if evidence.clock.is_known and evidence.history.phase("drained") is not None:
+        _left_lying(evidence, found)
+    return found
+
+
+def _acknowledged_commits(evidence: Evidence, found: Finding) -> None:
+    """A producer that was told of its commit finds it again, but where a failover lost commits."""
+    for line in evidence.history.of("commit"):
+        lost = [each for each in line["message_ids"] if each not in evidence.tables.business]
+        if lost and evidence.was_lossy_after(line.at):
+            found.seen["lost by a lossy failover"] += len(lost)
+        else:
+            for message_id in lost:
+                found.violated(f"message {message_id}: its commit was acknowledged, and it is gone")
+
+
+def _fate(evidence: Evidence, change: Change[State], found: Finding) -> None:
+    """Judge where a row stands at the end."""
+    if change.new is None:
+        found.seen["purged"] += 1
+        return  # what may be deleted is I16's
+    state, row_id = change.new, change.id
+    if evidence.tables.rows.get(row_id) != state:
+        found.violated(f"message {row_id} is not in the outbox as its last change left it: {state.status}")
+        return
+    found.seen[state.outcome if state.status == "done" and state.outcome else state.status] += 1
+    if state.outcome == "delivered" and not evidence.accepted_ids[state.message_id]:
+        found.violated(
+            f"message {row_id} ({state.message_id}) is done as delivered, and the receiver never had it"
+        )
+    if state.status == "blocked" and not _stands_behind(evidence, row_id, state):
+        found.violated(f"message {row_id} sleeps for ever: it is blocked, and nothing stands before it in its key")
+
+
+def _stands_behind(evidence: Evidence, row_id: int, state: State) -> bool:
+    if state.key is None:
+        return False
+    rows = evidence.tables.rows
+    return any(
+        each < row_id and each in rows and rows[each].is_open for each in evidence.keys[state.queue, state.key]
+    )
+
+
+def _left_lying(evidence: Evidence, found: Finding) -> None:
+    """Nothing lies there at the end that was due, or whose lease was over, while a worker had nothing to do."""
+    workers, first = Workers(evidence), head_since(evidence)
+    drained = evidence.history.phase("drained") or 0
+    limit = round((evidence.lease + evidence.poll + 1 + evidence.tolerance) * 1e9)
+    for row_id, state in evidence.tables.rows.items():
+        since = state.lease_until if state.status == "processing" else state.available_at
+        if state.status not in ("pending", "processing") or since is None:
+            continue
+        waiting = (max(evidence.clock.mono(since), first.get(row_id, 0)), drained)
+        for worker, times in workers.chances(state.queue, waiting):
+            if longest(times) > limit:
+                found.violated(
+                    f"message {row_id} was left lying: it is {state.status}, and {worker.process} was free"
+                )
+                break
+
+
+def _closed_by_its_own_publish(evidence: Evidence, found: Finding) -> None:
+    """A row is done as delivered where the publish of that very token was told that it is.
+
+    (Where an older token's publish was, it is that one's stale write: I2's.)
+    """
+    for step in evidence.steps:
+        if (step.event, step.change.new and step.change.new.outcome) != ("close", "delivered"):
+            continue
+        if step.new.recovery == "verify" or delivered_under(evidence, step, step.new.token):
+            continue
+        if not any(publish.result == "delivered" for publish in evidence.publishes_of.get(step.change.id, ())):
+            found.violated(f"message {step.change.id} was closed as delivered, and no publish of it was")
+
+
+def delivered_under(evidence: Evidence, step: Step, token: int) -> bool:
+    """Whether the publish of a row under a token ended as delivered."""
+    return any(
+        publish.token == token and publish.result == "delivered"
+        for publish in evidence.publishes_of.get(step.change.id, ())
+    )
+
+
+def i6(evidence: Evidence) -> Finding:
+    """Nothing from a rolled-back transaction or savepoint is ever published."""
+    found = Finding("I6", "nothing that was rolled back is published")
+    history, business = evidence.history, evidence.tables.business
+    undone = {message_id for message_id in evidence.enqueued if message_id not in business}
+    # What a lossy failover took was committed: who had it published it rightly.
+    if evidence.lossy:
+        undone &= evidence.rolled_back
+    undone |= evidence.rolled_back | {line["message_id"] for line in history.of("refused")}
+    found.judged = len(undone)
+    found.seen["rolled back"] = len(evidence.rolled_back)
+    for message_id in sorted(undone & evidence.ids_of.keys()):
+        found.violated(f"message {message_id} was rolled back, and stands in the outbox")
+    published = {publish.message_id: publish.start for publish in reversed(evidence.publishes)}
+    arrived = {line["message_id"]: line.at for line in reversed(evidence.accepted)}
+    for message_id, at in sorted((arrived | published).items()):
+        known = message_id in evidence.ids_of and message_id not in undone
+        if not known and not (evidence.was_lossy_after(at) and message_id not in evidence.rolled_back):
+            found.violated(f"message {message_id} was published, and it never committed")
+    return found
+
+
+def i11(evidence: Evidence) -> Finding:
+    """Payload and headers are byte-identical on every attempt, or refused at enqueue."""
+    found = Finding("I11", "payload and headers arrive byte for byte, or were refused")
+    refused = {line["message_id"] for line in evidence.history.of("refused")}
+    found.seen["refused at enqueue"] = len(refused)
+    for step in evidence.steps:
+        if step.event == INSERT:
+            _same(evidence, step.new.message_id, "stored payload", step.change.payload, "payload", found)
+        elif step.change.is_altered:
+            found.violated(f"message {step.change.id}: somebody changed what is to be delivered")
+    for publish in evidence.publishes:
+        found.judged += 1
+        for name, given in (("payload", publish.payload), ("headers", publish.headers)):
+            _same(
+                evidence, publish.message_id, f"{name} published under token {publish.token}", given, name, found
+            )
+    for line in evidence.accepted:
+        _arrived(evidence, line, found)
+    return found
+
+
+def _arrived(evidence: Evidence, line: Line, found: Finding) -> None:
+    found.judged += 1
+    for name in ("payload", "headers"):
+        if line.get(name) is not None:
+            _same(evidence, line["message_id"], f"received {name}", line[name], name, found)
+
+
+def _same(evidence: Evidence, message_id: str, what: str, digest: str | None, name: str, found: Finding) -> None:
+    enqueued = evidence.enqueued.get(message_id)
+    if enqueued is not None and digest is not None and digest != enqueued[name]:
+        found.violated(
+            f"message {message_id}: {what} is not the producer's ({digest[:12]}, {enqueued[name][:12]})"
+        )

@@ -1,0 +1,37 @@
+"""What fencepost says of its own attempts, where a queue keeps a ledger."""
+
+from __future__ import annotations
+
+from lab.checker.evidence import Evidence
+from lab.checker.finding import Finding
+from lab.checker.tables import Attempt
+from lab.checker.transitions import CLAIM
+
+ARRIVED = {"message": "delivered", "job": "completed"}
+"""The results that only a publish, or a handler, of that very token may have had."""
+
+
+def ledger(evidence: Evidence) -> Finding:
+    """Every attempt in the ledger is a claim that was made, and ended as its publisher or handler says."""
+    found = Finding("ledger", "the ledger of attempts agrees with claims, publishes and handlers")
+    claims = {("message", row_id, token) for row_id, token in evidence.claims}
+    claims |= {("job", step.change.id, step.new.fence) for step in evidence.job_steps if step.event == CLAIM}
+    arrived = {("message", each.id, each.token) for each in evidence.publishes if each.result == "delivered"}
+    arrived |= {
+        ("job", line["id"], line["fence"])
+        for line in evidence.history.of("job_end")
+        if line["result"] == "completed"
+    }
+    for attempt in evidence.tables.attempts:
+        found.judged += 1
+        found.seen[attempt.result or "no end"] += 1
+        place = (attempt.kind, attempt.row_id, attempt.token)
+        if place not in claims:
+            found.violated(f"{_name(attempt)}: the ledger has it, and there was no such claim")
+        elif attempt.result == ARRIVED[attempt.kind] and place not in arrived:
+            found.violated(f"{_name(attempt)}: the ledger says {attempt.result}, and nobody else does")
+    return found
+
+
+def _name(attempt: Attempt) -> str:
+    return f"{attempt.kind} {attempt.row_id}, token {attempt.token}"

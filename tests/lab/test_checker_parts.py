@@ -1,0 +1,273 @@
+"""The pure parts of the checker: what it reads, its stretches of time, and how it names causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.checker import causes
+from lab.checker.__main__ import main
+from lab.checker.evidence import Clock, Evidence, Publish
+from lab.checker.guarantees.fence import i7
+from lab.checker.history import History, HistoryError, Line, parsed, read_lines
+from lab.checker.intervals import clipped, common, longest, merged, without
+from lab.checker.recording import Recorder
+from lab.checker.tables import Change, QueueChange, State, Tables
+from lab.checker.transitions import BURY, CLAIM, REAP, RECLAIM, step_of
+from lab.checker.verdict import judge
+
+SECOND = 1_000_000_000
+
+
+# --- the history -----------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_a_kill_has_cut_short_is_passed_over(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "w1")
+    recorder.write("ready")
+    recorder.close()
+    with (tmp_path / "w1.jsonl").open("ab") as file:
+        file.write(b'{"at": 1, "pro')
+    (line,) = read_lines(tmp_path)
+    assert (line.process, line.kind) == ("w1", "ready")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"at": 1, "process": "w1", "kind": "publisch_start"}', "unknown kind 'publisch_start'"),
+        ('{"at": 1, "process": "w1", "kind": "exit", "of": "w1"}', "exit without pid, code"),
+        ('{"process": "w1", "kind": "ready"}', "ready without at"),
+        ("[]", "w1.jsonl, line 1"),
+        ("{", "w1.jsonl, line 1"),
+    ],
+)
+def test_a_history_that_is_not_one_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "w1.jsonl").write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(HistoryError, match=told):
+        read_lines(tmp_path)
+
+
+def test_a_history_has_one_campaign(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="0 campaign lines"):
+        History([])
+    assert main([str(tmp_path), "--database", "postgresql://nowhere"]) == 2
+
+
+# --- time ------------------------------------------------------------------------------------------------------
+
+
+def test_stretches_of_time() -> None:
+    parts = merged([(5, 9), (0, 2), (1, 3), (4, 4)])
+    assert parts == [(0, 3), (5, 9)]
+    assert without(parts, [(2, 6), (8, 20)]) == [(0, 2), (6, 8)]
+    assert without([(0, 10), (20, 30)], [(-5, 1), (9, 21)]) == [(1, 9), (21, 30)]
+    assert common(parts, [(1, 6), (8, 8), (8, 12)]) == [(1, 3), (5, 6), (8, 9)]
+    assert clipped([(0, 3), (5, 9), (10, 12)], (4, 10)) == [(5, 9)]
+    assert longest(parts) == 4
+    assert longest([]) == 0
+
+
+def test_clocks_go_by_the_nearest_reading() -> None:
+    clock = Clock([(1_000_000, 5 * SECOND), (61_000_000, 66 * SECOND)])  # a second was lost in between
+    assert clock.mono(2_000_000) == 6 * SECOND
+    assert clock.mono(60_000_000) == 65 * SECOND
+
+
+# --- causes ----------------------------------------------------------------------------------------------------
+
+
+CAMPAIGN = {"lease": 10, "publish_timeout": 2, "poll": 1, "grace": 5, "max_attempts": 3}
+
+
+class Row:
+    """A row's changes, put together by hand: second ``n`` of the database is second ``n`` of the machine."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change[State]] = []
+        self.state: State | None = None
+
+    def becomes(self, second: float, **fields: Any) -> None:
+        before = self.state
+        base = before or State("m", "q", None, "auto", "pending", 0, 0, None, None, 0, None, 0, 0, None, None)
+        self.state = State(**{name: fields.get(name, getattr(base, name)) for name in State.__slots__})
+        at, number = round(second * 1e6), len(self.changes) + 1
+        op = "INSERT" if before is None else "UPDATE"
+        self.changes.append(Change(number, at, at, number, "", op, 1, before, self.state))
+
+    def claimed(self, second: float, by: str) -> None:
+        state = self.state
+        assert state is not None
+        reclaims = state.reclaims + (state.status == "processing")
+        until = round((second + 10) * 1e6)
+        attempt = {"attempts": state.attempts + 1, "token": state.token + 1, "reclaims": reclaims}
+        self.becomes(second, status="processing", owner=by, lease_until=until, **attempt)
+
+
+def line(second: float, process: str, kind: str, **fields: Any) -> Line:
+    return parsed({"at": round(second * SECOND), "process": process, "kind": kind} | fields)
+
+
+def published(token: int, process: str, start: float, end: float | None, result: str | None) -> list[Line]:
+    about: dict[str, Any] = {"message_id": "m", "id": 1, "token": token}
+    more = {"queue": "q", "attempt": token, "owner": process, "payload": "", "headers": ""}
+    lines = [line(start, process, "publish_start", **about, **more)]
+    return lines if end is None else [*lines, line(end, process, "publish_end", **about, result=result)]
+
+
+def fault(name: str, target: str, begin: float, end: float | None = None) -> list[Line]:
+    lines = [line(begin, "c", "fault", fault_id=1, fault=name, target=target)]
+    return lines if end is None else [*lines, line(end, "c", "fault_end", fault_id=1)]
+
+
+def cause(row: Row, *groups: list[Line]) -> str | None:
+    """Why the first publish of a row was followed by the second."""
+    clock = [line(0, "c", "clock", database=0), line(0, "c", "campaign", **CAMPAIGN)]
+    evidence = Evidence(History([*clock, *(each for group in groups for each in group)]), Tables(row.changes))
+    first, second = evidence.publishes
+    return causes.Causes(evidence).of(first, second).cause
+
+
+def taken_over(at: float = 12) -> Row:
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.claimed(at, "w2")
+    return row
+
+
+def given_back(**fields: Any) -> Row:
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.becomes(4, status="pending", lease_until=None, **fields)
+    row.claimed(5, "w2")
+    return row
+
+
+AGAIN = published(2, "w2", 13, 14, "delivered")
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "named"),
+    [
+        (fault("sigkill", "w1", 3), causes.KILLED),
+        (fault("sigstop", "w1", 3, 20), causes.FROZEN),
+        (fault("cut", "w1", 3), causes.CUT),
+        (fault("cut", "all", 3), causes.CUT),
+        (fault("lost_commit_answer", "w1", 3), causes.ANSWER_LOST),
+        (fault("black_hole", "w1", 3, 9), causes.BLACK_HOLE),
+        (fault("server_kill", "server", 3, 5), causes.SERVER_LOST),
+        (fault("read_only", "server", 3, 15), causes.SERVER_LOST),
+        (fault("sigterm", "w1", 1.5), causes.SHUTDOWN),
+        (fault("failover_lossy", "server", 3, 5), causes.LOSSY_FAILOVER),
+        ([line(4, "c", "starved", of="w1", since=3 * SECOND, seconds=0.7)], causes.STARVED),
+        ([line(4, "c", "starved", of="w1", since=3 * SECOND, seconds=0.1)], None),
+        (fault("sigkill", "w2", 3), None),
+        (fault("sigkill", "w1", 12.5), None),
+        (fault("sigstop", "w1", -20, -15), None),
+        ([], None),
+    ],
+)
+def test_a_takeover_is_named_after_what_was_done_to_the_worker(disturbance: list[Line], named: str | None) -> None:
+    assert cause(taken_over(), published(1, "w1", 2, 2.5, "delivered"), AGAIN, disturbance) == named
+
+
+def test_a_lease_that_runs_out_under_a_publish_is_a_cause_unless_its_process_had_gone() -> None:
+    late = published(1, "w1", 2, 11.5, "delivered")
+    assert cause(taken_over(), late, AGAIN) == causes.RAN_OUT
+    endless = published(1, "w1", 2, None, None)
+    assert cause(taken_over(), endless, AGAIN) == causes.RAN_OUT
+    gone = [line(3, "c", "exit", of="w1", pid=1, code=1)]
+    assert cause(taken_over(), endless, AGAIN, gone) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "end", "disturbance", "named"),
+    [
+        ("retryable", 3, [], causes.FAILED),
+        ("unexpected", 3, [], causes.FAILED),
+        ("defer", 3, [], causes.DEFERRED),
+        ("cancelled", 4, [], causes.TIMED_OUT),
+        ("cancelled", 3, fault("sigterm", "w1", 2.5), causes.SHUTDOWN),
+        ("cancelled", 3, [], None),
+        ("delivered", 3, [], None),
+    ],
+)
+def test_what_was_given_back_is_named_after_how_it_ended(
+    result: str, end: float, disturbance: list[Line], named: str | None
+) -> None:
+    assert cause(given_back(), published(1, "w1", 2, end, result), AGAIN, disturbance) == named
+
+
+def test_a_failure_that_arrived_is_a_lost_acknowledgement_where_something_lost_it() -> None:
+    failed = published(1, "w1", 2, 2.6, "retryable")
+    arrived = [line(2.5, "r", "accepted", message_id="m", token=1, payload="")]
+    assert cause(given_back(), failed, AGAIN, arrived) is None
+    assert cause(given_back(), published(1, "w1", 2, 3.2, "retryable"), AGAIN, arrived) == causes.GAVE_UP
+    cut = fault("receiver_cut", "receiver", 2.6)
+    assert cause(given_back(), failed, AGAIN, arrived, cut) == causes.ACKNOWLEDGEMENT_LOST
+    withheld = [line(2.5, "r", "accepted", message_id="m", token=1, payload="", acknowledged=False)]
+    assert cause(given_back(), failed, AGAIN, withheld) == causes.ACKNOWLEDGEMENT_LOST
+
+
+def test_an_operators_retry_is_a_cause() -> None:
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.becomes(4, status="dead", lease_until=None, outcome="permanent", dead_at=1)
+    row.becomes(5, status="pending", outcome=None, dead_at=None, attempts=0, token=2)
+    row.claimed(6, "w2")
+    again = published(3, "w2", 13, 14, "delivered")
+    assert cause(row, published(1, "w1", 2, 3, "permanent"), again) == causes.OPERATOR_RETRY
+
+
+# --- the state table -------------------------------------------------------------------------------------------
+
+
+def test_the_token_tells_who_wrote() -> None:
+    row = taken_over()
+    assert [step_of(change).event for change in row.changes[1:]] == [CLAIM, RECLAIM]
+    dead = {"status": "dead", "lease_until": None, "outcome": "unknown_outcome", "dead_at": 1, "available_at": FAR}
+    row.becomes(30, **dead)
+    assert step_of(row.changes[-1]).event == BURY
+    row = taken_over()
+    row.becomes(30, **dead, token=3)
+    assert step_of(row.changes[-1]).event == REAP
+    assert not step_of(row.changes[-1]).faults
+
+
+FAR = 253402214400_000_000
+
+
+def third_claim(at: float) -> list[str]:
+    """Judge a third attempt, made at this second; at second 100 the limit of attempts was lowered from 3 to 2."""
+    row = Row()
+    row.becomes(0)
+    for second in (1, 2, at):
+        row.claimed(second, "w1")
+        row.becomes(second + 0.5, status="pending", lease_until=None)
+    limits = [QueueChange(0, "q", False, 3), QueueChange(100_000_000, "q", False, 2)]
+    history = History([line(0, "c", "campaign", **CAMPAIGN)])
+    return i7(Evidence(history, Tables(row.changes, queues=limits))).violations
+
+
+def test_attempts_are_held_to_the_limit_that_a_worker_may_have_known() -> None:
+    assert third_claim(99) == []
+    assert third_claim(102) == []  # within two polls and a second
+    assert third_claim(110) == ["message 1: attempt 3 of 2"]
+
+
+def test_what_was_not_seen_is_not_held() -> None:
+    verdict = judge(Evidence(History([line(0, "c", "campaign", **CAMPAIGN)]), Tables()))
+    assert verdict.is_clean
+    assert {finding.verdict for finding in verdict.findings} == {"not seen"}
+    assert "not seen, so nothing is said of them: table, I1, I2" in verdict.as_text()
+
+
+def test_publishes_without_an_end_have_none() -> None:
+    lines = [line(0, "c", "campaign", **CAMPAIGN), *published(1, "w1", 2, None, None)]
+    (publish,) = Evidence(History(lines), Tables()).publishes
+    assert isinstance(publish, Publish)
+    assert (publish.end, publish.result) == (None, None)
