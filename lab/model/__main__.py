@@ -1,4 +1,4 @@
-"""Explore the model: fencepost as it is must hold, and each sabotage must be rejected by what it was made against."""
+"""Explore the model: fencepost as it is must hold, and each sabotage must be rejected by its property."""
 
 from __future__ import annotations
 
@@ -97,21 +97,31 @@ def _figures(found: Found) -> dict[str, object]:
 
 
 def _numbered(trace: Sequence[str]) -> Iterator[str]:
-    """Number the steps; what a step does to messages, and what all look like after it, is indented."""
+    """Number the steps; indented: what happens to messages; then their status, attempts/token."""
     step = 0
+    rows = ""
     for line in trace:
-        if line.startswith(" "):
-            text = line.strip()
-            yield "          " + (f"now (status attempts/token): {text[2:]}" if text.startswith("= ") else text)
-        else:
+        text = line.strip()
+        if not line.startswith(" "):
             step += 1
-            yield f"    {step:3} {line}"
+            yield f"    {step:3} {text}"
+        elif not text.startswith("= "):
+            yield f"          {text}"
+        elif text != rows:  # (Who waits for a lock changes nothing.)
+            rows = text
+            yield f"          = {text[2:]}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.model", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all of three workers' spaces (half an hour or more)")
-    parser.add_argument("--space", choices=[*FULL, *REDUCED], help="explore this space of fencepost as it is only")
+    parser.add_argument(
+        "--space",
+        choices=[*FULL, *REDUCED],
+        metavar="NAME",
+        action="append",
+        help="explore this space only; may be repeated",
+    )
     parser.add_argument(
         "--variant", choices=list(VARIANTS), metavar="NAME", help="how this sabotage fails, in steps"
     )
@@ -128,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fencepost-model-") as directory:
         explorer = Explorer(
             Path(directory),
-            is_full=chosen.full or chosen.space in FULL,
+            is_full=chosen.full or any(name in FULL for name in chosen.space or ()),
             memory=chosen.memory,
             is_quiet=chosen.json,
         )
@@ -145,7 +155,7 @@ def _run(explorer: Explorer, chosen: argparse.Namespace) -> None:
         return
     spaces = FULL if chosen.full else REDUCED
     if chosen.space:
-        spaces = {chosen.space: (REDUCED | FULL)[chosen.space]}
+        spaces = {name: (REDUCED | FULL)[name] for name in chosen.space}
     for name, space in spaces.items():
         explorer.explore(name, space)
     if not chosen.space:

@@ -11,7 +11,7 @@
 c_decl { \#include <stdlib.h> }
 
 hidden byte I8_one_effect, I8_no_effect_is_lost, I8_nothing_is_left_of_a_rollback;
-#define MUST(holds, property) assert((holds) || property)
+#define MUST(holds, property) assert(property || (holds))
 
 hidden byte variant;
 hidden byte consumers;     /* 1 to 3 */

@@ -37,7 +37,7 @@ inline judge() {
     for (i : 0 .. N - 1) {
         if
         :: change[i].event != 0 ->
-            printf("@   message %d: %e\n", i, change[i].event);
+            printf("@   message %d: event %d\n", i, change[i].event);
             MUST(change[i].before != done, I12_terminal);
             MUST(change[i].before != dead || change[i].event == operator_retry || change[i].event == operator_skip,
                  I12_terminal);
@@ -56,7 +56,7 @@ inline judge() {
         change[i].attempts = 0;
         change[i].raised = 0
     };
-    printf("@   = %e %d/%d, %e %d/%d, %e %d/%d\n", row[0].status, row[0].attempts, real_token[0],
+    printf("@   = state %d %d/%d, state %d %d/%d, state %d %d/%d\n", row[0].status, row[0].attempts, real_token[0],
            row[1].status, row[1].attempts, real_token[1], row[2].status, row[2].attempts, real_token[2]);
     for (i : 0 .. N - 1) {
         if

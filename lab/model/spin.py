@@ -114,7 +114,7 @@ class Model:
         return done.stdout
 
 
-_VIOLATED = re.compile(r"assertion violated .*?(\w+)\)\s*\(at depth \d+\)")
+_VIOLATED = re.compile(r"assertion violated \W*(\w+)\|\|")
 
 
 def _read(output: str) -> Found | None:
@@ -142,7 +142,7 @@ def _told(replayed: str) -> Iterator[str]:
     for line in replayed.splitlines():
         mark = line.find("@ ")
         if mark >= 0:
-            yield re.sub(r"\{(\d+)\}", lambda found: _members(int(found[1])), line[mark + 2 :])
+            yield re.sub(r"\{(\d+)\}", lambda found: _members(int(found[1])), table.told(line[mark + 2 :]))
 
 
 def _members(mask: int) -> str:

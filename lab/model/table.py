@@ -1,7 +1,8 @@
-"""What the model takes from the table of transitions: the names of states and events, and what each event may do."""
+"""What the model takes from the table of transitions: names of states and events, and what each event may do."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from fencepost.core.states import TRANSITIONS, Attempts, Event, State, Transition
@@ -33,7 +34,7 @@ STANDS_FOR = {
     Event.EXPIRE: Event.PERMANENT_FAILURE,
     Event.UNROUTABLE: Event.PERMANENT_FAILURE,
 }
-"""Events that do to a row just what another one does, but for the name of the outcome: the other one is modelled."""
+"""Events that do to a row just what another one does, but for the name of the outcome: that one is modelled."""
 
 OUT_OF_SCOPE = {
     Event.OPERATOR_CANCEL: "jobs have it, messages do not",
@@ -48,6 +49,10 @@ ABSENT = "absent"
 def name_of(event: Event) -> str:
     """Return what the model calls an event."""
     return str(event).replace(" ", "_")
+
+
+STATES = (*map(str, State), ABSENT)
+EVENTS = tuple(map(name_of, MODELLED))
 
 
 def effect(transition: Transition) -> tuple[State, Attempts, bool, bool]:
@@ -66,8 +71,8 @@ def promela() -> str:
     return "\n".join(
         [
             "/* Written from fencepost.core.states. */",
-            _names("state", [*State, ABSENT]),
-            _names("event", map(name_of, MODELLED)),
+            _names("state", STATES),
+            _names("event", EVENTS),
             "#define ALLOWED(b, e, a, m, n, r) (" + " || \\\n    ".join(rules) + ")",
             "",
         ]
@@ -80,6 +85,12 @@ _ATTEMPTS = {
     Attempts.REFUNDED: "n == (m > 0 -> m - 1 : 0)",
     Attempts.RESET: "n == 0",
 }
+
+
+def told(line: str) -> str:
+    """Replace the numbers of states and events, of which spin gives the first name the highest."""
+    line = re.sub(r"state (\d+)", lambda found: STATES[-int(found[1])], line)
+    return re.sub(r"event (\d+)", lambda found: EVENTS[-int(found[1])].replace("_", " "), line)
 
 
 def _names(kind: str, names: Iterable[str]) -> str:

@@ -23,8 +23,8 @@ class Variant:
 
 
 _ALONE = Outbox(workers=1, operator=1)
+_ONE = Outbox(workers=1)
 _PAIR = Outbox(workers=2)
-_CUT = Outbox(workers=2, answers_lost=True)
 _CUT_ALONE = Outbox(workers=1, answers_lost=True)
 _ONE_KEY = Outbox(workers=1, keys="000", operator=2)
 _MANUAL = Outbox(workers=2, operator=1, manual=1)
@@ -75,8 +75,10 @@ VARIANTS: dict[str, Variant] = {
     # order: turns
     "run_with_a_gap": Variant("a claim takes what is free, not the run from the head", _CLAIMED, _PAIR),
     "take_over_of_a_follower": Variant("suspects are taken out of their turn", _CLAIMED, _PAIR),
-    "no_producers_lock": Variant("ids of a key may be committed in any order", _CLAIMED, Outbox(enqueues=True)),
-    "publish_past_a_failure": Variant("a worker goes on with a key whose message failed", _ACCEPTED, _PAIR),
+    "no_producers_lock": Variant(
+        "ids of a key may be committed in any order", _CLAIMED, Outbox(workers=1, enqueues=True)
+    ),
+    "publish_past_a_failure": Variant("a worker goes on with a key whose message failed", _ACCEPTED, _ONE),
     "close_out_of_turn": Variant("a close does not look at the open rows before its own", _FINALIZED, _PAIR),
     "close_without_row_locks": Variant("turns are worked out before the rows are locked", _FINALIZED, _PAIR),
     "park_behind_any_key": Variant("a head that is not free parks other keys, too", _OWN_KEY, _PAIR),

@@ -73,9 +73,7 @@ def test_there_is_a_sabotage_against_every_property() -> None:
         for name in line.split(", ")
     }
     assert declared == {variant.violates for variant in VARIANTS.values()} | BY_EVERY_PART
-    assert declared == {
-        name for name in re.findall(r"MUST\(.*?,\s*(\w+)\)", TEXT, re.DOTALL) if name != "property"
-    }
+    assert all(re.search(rf",\s+{name}\)", TEXT) for name in declared)
 
 
 def test_every_sabotage_of_the_model_is_listed() -> None:
@@ -89,7 +87,7 @@ def test_a_counterexample_can_be_read(models: dict[str, Model]) -> None:
     assert seen.violated == variant.violates
     assert any(re.fullmatch(r"worker \d: claim locks what is due: \{[012, ]+\}", line) for line in seen.trace)
     assert any(line.strip() == "message 1: park" for line in seen.trace)
-    assert seen.trace[-1].strip().startswith("message 0: delivered")
+    assert seen.trace[-1].strip() == "message 0: delivered"
 
 
 # --- the table ---------------------------------------------------------------------------------------------
