@@ -22,6 +22,7 @@ BY_EVERY_PART = {"as_the_table_says"}
 
 @pytest.fixture(scope="module")
 def program() -> str:
+    found("gcc", "run `make servers`, or apt-get install gcc libc6-dev")
     return found("spin", "run `make servers`, or apt-get install spin")
 
 
