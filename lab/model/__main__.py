@@ -83,6 +83,8 @@ class Explorer:
         if found.violated and not is_right:
             said += f", and not by {variant.violates}"
         self._judge(is_right, f"{name} ({variant.what}): {said}", {"variant": name} | _figures(found))
+        if found.trace:
+            self.say("    (after =: the messages, each with its status and its attempts/token)")
         for line in _numbered(found.trace):
             self.say(line)
 

@@ -141,7 +141,7 @@ inline lock_heads() {
 #define FAILED (ME.failed == NOBODY_FAILED -> 0 : ME.failed)
 #define THE_REST (WHERE(FAILS) | WHERE(IS_RELEASED))
 /* Published, and out of its turn as an earlier one was lost: given back, its attempt counted. */
-#define OUT_OF_TURN(m) HAS(ME.locks & ME.published & ~ME.closing, m)
+#define OUT_OF_TURN(m) HAS(ME.locks & ME.published & ~ME.closing & ~ME.promoting, m)
 #define CLOSED(m) (row[m].status == done || HAS(ME.closing, m))
 
 /* Three ends: told; committed, and the answer is lost; rolled back, and the worker does not know which. */
