@@ -38,6 +38,7 @@ inline judge() {
         if
         :: change[i].event != 0 ->
             printf("@   message %d: event %d\n", i, change[i].event);
+            MUST(variant != SOUGHT + change[i].event, it_happens);
             MUST(change[i].before != done, I12_terminal);
             MUST(change[i].before != dead || change[i].event == operator_retry || change[i].event == operator_skip,
                  I12_terminal);

@@ -25,6 +25,8 @@ hidden byte I1_nothing_sleeps, I2_stale_token_changes_nothing, I2_lost_lease_is_
 hidden byte I4_claimed_in_order, I4_accepted_in_order, I4_finalized_in_order, I5_dead_head_blocks_its_key_only;
 hidden byte I7_attempts_in_bounds, I9_one_live_lease, I9_tokens_rise, I10_somebody_can_take_it, I12_terminal;
 hidden byte manual_waits_for_a_person, as_the_table_says;
+hidden byte it_happens;   /* not a fault: an event was looked for, by its number */
+#define SOUGHT 100
 #define MUST(holds, property) assert(property || (holds))
 
 /* --- what is explored; from the environment, see config.py -------------------------------------------- */

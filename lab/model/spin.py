@@ -17,6 +17,9 @@ HERE = Path(__file__).parent
 DEEPEST = 4_000_000
 """Steps of spin on the longest path, past which a run counts as incomplete."""
 
+SOUGHT = 100
+"""As in outbox.pml: what is added to an event's number."""
+
 SHORT_PATHS = (60, 90, 130, 200, 400, 100_000)
 """Depths at which a counterexample is looked for, one after another: the shorter, the easier to read."""
 
@@ -77,12 +80,17 @@ class Model:
         Raises:
             Incomplete: a limit of depth or memory came first.
         """
-        output = self._run(space, variant, f"-m{depth}", f"-w{hash_bits}")
+        output = self._run(space, _number(variant), f"-m{depth}", f"-w{hash_bits}")
         found = _read(output)
         is_cut_off = "max search depth too small" in output or "Search not completed" in output
         if found is None or (is_cut_off and found.violated is None):
             raise Incomplete(output[-2_000:])
         return found
+
+    def happens(self, space: Space, event: str) -> bool:
+        """Tell whether an event ever happens there: what holds where nothing happens would say little."""
+        found = _read(self._run(space, SOUGHT + table.number_of(event), "-m100000", "-w18"))
+        return found is not None and found.violated == "it_happens"
 
     def counterexample(self, space: Space, variant: str) -> Found:
         """Explore a variant along short paths first, and tell how its violation is reached.
@@ -91,14 +99,13 @@ class Model:
             Incomplete: there is none up to the greatest depth.
         """
         for depth in SHORT_PATHS:
-            found = _read(self._run(space, variant, f"-m{depth}", "-w20"))
+            found = _read(self._run(space, _number(variant), f"-m{depth}", "-w20"))
             if found is not None and found.violated is not None:
-                trace = tuple(_told(self._run(space, variant, "-r")))
+                trace = tuple(_told(self._run(space, _number(variant), "-r")))
                 return Found(found.violated, found.states, found.depth, found.memory, found.seconds, trace)
         raise Incomplete(f"no counterexample within {SHORT_PATHS[-1]} steps of spin")
 
-    def _run(self, space: Space, variant: str | None, *options: str) -> str:
-        number = 0 if variant is None else variants.number_of(variant)
+    def _run(self, space: Space, number: int, *options: str) -> str:
         environment = {**os.environ, "FENCEPOST_MODEL": space.environment(number)}
         return self._call(["./pan", *options], environment, is_free_to_fail=True)
 
@@ -112,6 +119,10 @@ class Model:
         if done.returncode and not is_free_to_fail:
             raise RuntimeError(f"{command[0]} failed:\n{done.stdout[-4_000:]}")
         return done.stdout
+
+
+def _number(variant: str | None) -> int:
+    return 0 if variant is None else variants.number_of(variant)
 
 
 _VIOLATED = re.compile(r"assertion violated \W*(\w+)\|\|")

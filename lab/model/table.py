@@ -87,8 +87,13 @@ _ATTEMPTS = {
 }
 
 
+def number_of(event: str) -> int:
+    """Return the number that spin gives the name: the first one has the highest."""
+    return len(EVENTS) - EVENTS.index(event)
+
+
 def told(line: str) -> str:
-    """Replace the numbers of states and events, of which spin gives the first name the highest."""
+    """Replace the numbers of states and events by their names."""
     line = re.sub(r"state (\d+)", lambda found: STATES[-int(found[1])], line)
     return re.sub(r"event (\d+)", lambda found: EVENTS[-int(found[1])].replace("_", " "), line)
 

@@ -53,6 +53,12 @@ def test_the_full_spaces_have_three_workers_three_messages_and_two_keys() -> Non
     assert {len(space.keys) for space in outboxes} == {3}
 
 
+@pytest.mark.parametrize("event", table.EVENTS)
+def test_every_event_happens_in_a_reduced_space(models: dict[str, Model], event: str) -> None:
+    outboxes = [space for space in REDUCED.values() if isinstance(space, Outbox)]
+    assert any(models["outbox"].happens(space, event) for space in reversed(outboxes))
+
+
 def test_a_search_that_was_cut_off_is_not_taken_for_a_complete_one(models: dict[str, Model]) -> None:
     with pytest.raises(Incomplete):
         models["outbox"].explore(Outbox(), depth=100)
