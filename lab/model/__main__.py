@@ -52,9 +52,12 @@ class Explorer:
 
     def explore(self, name: str, space: Space) -> None:
         """Look at every state of fencepost as it is."""
+        model = self.model(space.model)
+        if self._is_full:
+            self.say(f"exploring: {name}")
         depth, bits = (DEEPEST, 26) if self._is_full else (100_000, 20)
         try:
-            found = self.model(space.model).explore(space, depth=depth, hash_bits=bits)
+            found = model.explore(space, depth=depth, hash_bits=bits)
         except Incomplete as incomplete:
             self._judge(False, f"{name}: not complete\n{incomplete}", {"space": name, "complete": False})
             return
