@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from lab.model.config import FULL, REDUCED, Space
+from lab.model.config import FULL, LARGE, REDUCED, Space
 from lab.model.spin import DEEPEST, Found, Incomplete, Model
 from lab.model.variants import VARIANTS
 
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="all of three workers' spaces (half an hour or more)")
     parser.add_argument(
         "--space",
-        choices=[*FULL, *REDUCED],
+        choices=[*REDUCED, *FULL, *LARGE],
         metavar="NAME",
         action="append",
         help="explore this space only; may be repeated",
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.list:
-        for name, space in (REDUCED | FULL).items():
+        for name, space in (REDUCED | FULL | LARGE).items():
             print(f"{name}: {space}")
         for name, variant in VARIANTS.items():
             print(f"{name}: {variant.what} ({variant.violates})")
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fencepost-model-") as directory:
         explorer = Explorer(
             Path(directory),
-            is_full=chosen.full or any(name in FULL for name in chosen.space or ()),
+            is_full=chosen.full or any(name not in REDUCED for name in chosen.space or ()),
             memory=chosen.memory,
             is_quiet=chosen.json,
         )
@@ -160,7 +160,7 @@ def _run(explorer: Explorer, chosen: argparse.Namespace) -> None:
         return
     spaces = FULL if chosen.full else REDUCED
     if chosen.space:
-        spaces = {name: (REDUCED | FULL)[name] for name in chosen.space}
+        spaces = {name: (REDUCED | FULL | LARGE)[name] for name in chosen.space}
     for name, space in spaces.items():
         explorer.explore(name, space)
     if not chosen.space:

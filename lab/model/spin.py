@@ -14,7 +14,7 @@ from lab.model import table, variants
 from lab.model.config import Space
 
 HERE = Path(__file__).parent
-DEEPEST = 4_000_000
+DEEPEST = 20_000_000
 """Steps of spin on the longest path, past which a run counts as incomplete."""
 
 SOUGHT = 100
