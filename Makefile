@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers judge servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers model judge servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ consumers: $(VENV)/dev ## kills the consumers of examples/ again and again: SEED
 
 judge: $(VENV)/dev ## judge a recorded run: HISTORY=folder DATABASE=postgresql://… (see lab/checker/FORMAT.md)
 	$(BIN)/python -m lab.checker $(HISTORY) --database $(DATABASE)
+
+model: $(VENV)/dev ## every state of the protocol's model, and its sabotages: FULL=1 with three workers, VARIANT=name tells how one fails
+	$(BIN)/python -m lab.model $(if $(FULL),--full) $(if $(VARIANT),--variant $(VARIANT))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh
