@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the servers that the tests need and that no wheel brings, from Debian's packages: PostgreSQL 15, PgBouncer,
-# RabbitMQ, Redis and Mosquitto. Where that is not possible (no root, no apt), the tests that need them are skipped,
-# or fail if FENCEPOST_REQUIRE_SERVERS=1.
+# RabbitMQ, Redis and Mosquitto; and faketime, whose library gives a process a clock of its own. Where that is not
+# possible (no root, no apt), the tests that need them are skipped, or fail if FENCEPOST_REQUIRE_SERVERS=1.
 set -euo pipefail
 
 pg15="${FENCEPOST_TEST_PG15_BIN:-/usr/lib/postgresql/15/bin}"
@@ -21,6 +21,7 @@ need pgbouncer /usr/sbin/pgbouncer pgbouncer
 need rabbitmq-server /usr/lib/rabbitmq/bin/rabbitmq-server
 need redis-server redis-server
 need mosquitto /usr/sbin/mosquitto mosquitto
+need faketime faketime
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi
