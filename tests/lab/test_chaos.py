@@ -51,6 +51,7 @@ def test_a_plan_that_covers_everything_has_every_rare_kind() -> None:
     assert planned >= {kind for kind in KINDS if WEIGHTS[kind] < RARE}
 
 
+@pytest.mark.timeout(300)  # a dozen processes start and end in it
 def test_a_short_run_on_real_servers_is_found_clean() -> None:
     code, result = _run("--seed", "7", "--minutes", "0.12", "--rate", "4", "--crew", "2,1,1,1,1")
     assert not result["problems"], result["problems"]
@@ -60,6 +61,7 @@ def test_a_short_run_on_real_servers_is_found_clean() -> None:
     assert len(result["faults"]) >= 6, result["faults"]
 
 
+@pytest.mark.timeout(300)
 def test_a_dispatcher_without_a_fence_is_found() -> None:
     options = ("--seed", "1", "--minutes", "0.04", "--rate", "2", "--crew", "2,0,1,0,0", "--patience", "2")
     code, result = _run("--sabotage", "--only", "cut", *options)
