@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,7 @@ def can_mount() -> bool:
     """Tell whether this process may mount a tmpfs, by looking at who it is and trying."""
     if os.geteuid() != 0:
         return False
-    place = Path(f"/tmp/fencepost-mount-{os.getpid()}")  # noqa: S108 - made, tried and removed at once
-    place.mkdir(mode=0o700)
+    place = Path(tempfile.mkdtemp(prefix="fencepost-mount-"))
     try:
         with small_disk(place):
             return True
