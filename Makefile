@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers model judge servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers model judge chaos stale servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,14 @@ judge: $(VENV)/dev ## judge a recorded run: HISTORY=folder DATABASE=postgresql:/
 
 model: $(VENV)/dev ## every state of the protocol's model, and its sabotages: FULL=1 with three workers, VARIANT=name tells how one fails
 	$(BIN)/python -m lab.model $(if $(FULL),--full) $(if $(VARIANT),--variant $(VARIANT))
+
+# ONLY="cut sigstop" does only these kinds, WITHOUT="disk_full" not these; CHAOS_SLOW=3 for a machine with other work.
+chaos: $(VENV)/dev servers ## real servers and processes under faults, then judged: MINUTES=10, SEED=… to repeat a plan
+	$(BIN)/python -m lab.chaos --minutes $(or $(MINUTES),10) --covering $(if $(SEED),--seed $(SEED)) \
+		$(ONLY:%=--only %) $(WITHOUT:%=--without %)
+
+stale: $(VENV)/dev ## 100,000 forced finalizes with a stale token, of which none may change a row: COUNT=…
+	$(BIN)/python -m lab.chaos stale --count $(or $(COUNT),100000) $(if $(SEED),--seed $(SEED))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install the servers that the tests need and that no wheel brings, from Debian's packages: PostgreSQL 15, PgBouncer,
-# RabbitMQ, Redis and Mosquitto; and spin with a C compiler, for the lab's model. Where that is not possible (no root,
-# no apt), the tests that need them are skipped, or fail if FENCEPOST_REQUIRE_SERVERS=1.
+# RabbitMQ, Redis and Mosquitto; spin with a C compiler, for the lab's model; and faketime, whose library gives a process
+# a clock of its own. Where that is not possible (no root, no apt), the tests that need them are skipped, or fail if
+# FENCEPOST_REQUIRE_SERVERS=1.
 set -euo pipefail
 
 pg15="${FENCEPOST_TEST_PG15_BIN:-/usr/lib/postgresql/15/bin}"
@@ -24,6 +25,7 @@ need mosquitto /usr/sbin/mosquitto mosquitto
 need spin spin
 need gcc gcc
 need libc6-dev gcc  # its headers
+need faketime faketime
 if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi

@@ -225,7 +225,7 @@ class LeaseHolder(ABC, Generic[H]):
         try:
             await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await end([asked] if entering.done() else [asked, entering])
+            await end([asked, entering])
         if entering.cancelled():
             return False
         entering.result()

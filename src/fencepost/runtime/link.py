@@ -180,6 +180,7 @@ class Link:
                 await self.close()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            retrieve(task)
 
     async def _sent(self, operation: Operation[T], atomic: bool) -> T:
         connection = self._connection
@@ -218,6 +219,12 @@ class Link:
             connection.prepare_threshold = None
         else:
             await AsyncPsycopgDriver(connection).execute(self._settings[False])
+
+
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """Look at how a task ended that failed just as we were cancelled: asyncio complains of those nobody asks."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _nothing() -> Operation[None]:

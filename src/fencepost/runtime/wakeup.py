@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from fencepost.core.error_text import describe
-from fencepost.runtime.link import Limits, connect, hang_up, is_shared
+from fencepost.runtime.link import Limits, connect, hang_up, is_shared, retrieve
 
 log = logging.getLogger("fencepost.wakeup")
 
@@ -121,3 +121,4 @@ class Wakeup:
                 await hang_up(connection)
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
+            retrieve(asked)
