@@ -95,6 +95,7 @@ class Place:
         self.starved = 0.0
         """Seconds since then in which it could have run and the kernel gave it no processor."""
         self._starved_before = 0.0
+        self._looked_at, self._waited = 0, 0.0
         self._starts = 0
 
     @property
@@ -132,6 +133,7 @@ class Place:
                 stderr=log,
             )
         self.frozen, self.told_to_end = False, None
+        self._looked_at, self._waited = time.monotonic_ns(), 0.0
         about = {"owner": self.name} if owner else {}
         self._recorder.write("start", of=self.process_name, pid=self.process.pid, role=self.kind.role, **about)
 
@@ -139,11 +141,23 @@ class Place:
         """Return the exit code if its process has ended, and write it down."""
         if self.process is not None and self.told_to_end is not None:
             self.starved = max(self.starved, _starved(self.process.pid) - self._starved_before)
+        self._say_if_starved()
         if self.process is None or (code := self.process.poll()) is None:
             return None
         self._recorder.write("exit", of=self.process_name, pid=self.process.pid, code=code)
         self.process = None
         return code
+
+    def _say_if_starved(self) -> None:
+        """Tell where the machine kept its process waiting for a good part of the last second."""
+        now = time.monotonic_ns()
+        if self.process is None or now - self._looked_at < 1_000_000_000:
+            return
+        waited = _starved(self.process.pid)
+        if waited - self._waited >= LEAST_STARVED:
+            seconds = round(waited - self._waited, 3)
+            self._recorder.write("starved", of=self.process_name, since=self._looked_at, seconds=seconds)
+        self._looked_at, self._waited = now, waited
 
     def send(self, number: signal.Signals) -> None:
         """Send its process a signal."""
@@ -197,6 +211,10 @@ class Place:
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+
+
+LEAST_STARVED = 0.2
+"""Seconds without a processor, of about one, that are worth a line."""
 
 
 def _starved(pid: int) -> float:
