@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lab.fake_store import claims, holders, inbox, ledger, operators, ordering, producers, queues, suspects, upkeep
+from lab.fake_store import (
+    claims,
+    holders,
+    inbox,
+    job_holders,
+    jobs,
+    ledger,
+    operators,
+    ordering,
+    producers,
+    queues,
+    suspects,
+    upkeep,
+)
 from lab.fake_store.turn import Answer
 
 _ANSWERS: tuple[Answer, ...] = (
@@ -23,6 +36,11 @@ _ANSWERS: tuple[Answer, ...] = (
     *(upkeep.stats_queues, upkeep.stats_dead, upkeep.stats_done, upkeep.stats_workers),
     *(inbox.inbox_accept, inbox.inbox_find, inbox.inbox_key_first, inbox.inbox_key_hold, inbox.inbox_key_move),
     *(inbox.inbox_purge, inbox.fence_admit, inbox.fence_find),
+    *(jobs.job_enqueue, jobs.job_unique_find, jobs.job_queues, jobs.job_look, jobs.job_claim, jobs.job_lanes_lock),
+    *(jobs.job_claim_lanes, jobs.job_claim_suspects, jobs.job_reclaim, jobs.job_purge),
+    *(job_holders.job_held, job_holders.job_lock, job_holders.job_heartbeat, job_holders.job_done),
+    *(job_holders.job_requeue, job_holders.job_fail, job_holders.job_finalized),
+    *(job_holders.job_end, job_holders.job_retry),
     *(ledger.ledger_open, ledger.ledger_close, ledger.ledger_purge),
 )
 
