@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import psycopg
 
 from fencepost.core.operation import Rows, Statement
+from lab.fake_store.rows import R, Table
 from lab.fake_store.storage import Storage, Transaction
 from lab.fake_store.turn import Answer, Turn
 
@@ -92,6 +93,12 @@ class FakeSession:
         transaction, _ = self._taken()
         if transaction is not None:
             transaction.rollback()
+
+    def view(self, table: Table[R]) -> list[R]:
+        """Return the rows that this session sees, in the order of their keys."""
+        if self._transaction is None:
+            return self._storage.rows(table)
+        return Turn(self._transaction).rows(table)
 
     def drop(self) -> None:
         """Lose the connection: what was not committed is rolled back, and a statement that waits fails."""
