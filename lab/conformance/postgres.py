@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from time import monotonic
 from typing import Any
 
 import psycopg
 
-from fencepost.core.operation import Operation, run
+from fencepost.core.operation import Operation, Rows, Statement, run
+from fencepost.drivers.parameters import numbered
 from fencepost.drivers.psycopg import PsycopgDriver
 from fencepost.runtime.link import Limits
 from fencepost.store.catalog import Catalog
@@ -38,22 +38,26 @@ SELECT id, queue, ordering_key, key_sequence, recovery_policy, status, outcome, 
 FROM public.outbox ORDER BY id
 """
 
-_REST = (
-    "SELECT queue, paused, max_attempts, sequenced, breaker_seen, breaker_version,"
-    " breaker_opened_at IS NOT NULL, breaker_trips FROM public.outbox_queue ORDER BY queue",
-    "SELECT queue, ordering_key, last_sequence FROM public.outbox_key ORDER BY queue, ordering_key",
-    "SELECT message_id, fence FROM public.outbox_inbox ORDER BY message_id",
-    "SELECT key, last_sequence FROM public.outbox_inbox_key ORDER BY key",
-    "SELECT resource, token FROM public.outbox_fence ORDER BY resource",
-    "SELECT action, outbox_id, (before->>'attempts')::int, before->>'status' FROM public.outbox_audit ORDER BY id",
-)
+_REST = """
+SELECT (SELECT json_agg(json_build_array(queue, paused, max_attempts, sequenced, breaker_seen, breaker_version,
+                                         breaker_opened_at IS NOT NULL, breaker_trips) ORDER BY queue)
+        FROM public.outbox_queue),
+       (SELECT json_agg(json_build_array(queue, ordering_key, last_sequence) ORDER BY queue, ordering_key)
+        FROM public.outbox_key),
+       (SELECT json_agg(json_build_array(message_id, fence) ORDER BY message_id) FROM public.outbox_inbox),
+       (SELECT json_agg(json_build_array(key, last_sequence) ORDER BY key) FROM public.outbox_inbox_key),
+       (SELECT json_agg(json_build_array(resource, token) ORDER BY resource) FROM public.outbox_fence),
+       (SELECT json_agg(json_build_array(action, outbox_id, before->'attempts', before->'status') ORDER BY id)
+        FROM public.outbox_audit)
+"""
 
-_EMPTY = (
-    *("DELETE FROM public.outbox", "DELETE FROM public.outbox_audit", "DELETE FROM public.outbox_queue"),
-    *("DELETE FROM public.outbox_key", "DELETE FROM public.outbox_inbox", "DELETE FROM public.outbox_inbox_key"),
-    "DELETE FROM public.outbox_fence",
-    "SELECT setval(pg_get_serial_sequence('public.outbox', 'id'), 1, false)",
-)
+_EMPTY = """
+WITH a AS (DELETE FROM public.outbox), b AS (DELETE FROM public.outbox_audit),
+     c AS (DELETE FROM public.outbox_queue), d AS (DELETE FROM public.outbox_key),
+     e AS (DELETE FROM public.outbox_inbox),
+     f AS (DELETE FROM public.outbox_inbox_key), g AS (DELETE FROM public.outbox_fence)
+SELECT setval(pg_get_serial_sequence('public.outbox', 'id'), 1, false)
+"""
 
 # Everything that is stored as an instant, and says something to somebody later.
 _SHIFT = (
@@ -76,7 +80,8 @@ class PostgresStore:
         self.name = name
         self._sessions = [self._connected(url) for _ in (0, 1)]
         self._observer = self._connected(url)
-        self._drivers = [PsycopgDriver(each) for each in self._sessions]
+        self._looks: dict[int, psycopg.Cursor[Any]] = {}
+        """What each session saw right after its last statement."""
         self._pool = ThreadPoolExecutor(2)
         self._waiting: dict[int, Future[Ended]] = {}
         self._emptied = 0
@@ -108,12 +113,8 @@ class PostgresStore:
             names = ", ".join(f"public.{table}" for table in tables.split(", "))
             self._observer.execute(f"TRUNCATE {names} RESTART IDENTITY")
         self._emptied += 1
-        self._all(_EMPTY)
-
-    def _all(self, texts: tuple[str, ...]) -> None:
-        with self._sessions[0].pipeline():
-            for text in texts:
-                self._sessions[0].execute(text)
+        self._sessions[0].execute(_EMPTY)
+        self._looks.clear()
 
     def begin(self, session: int) -> None:
         self._sessions[session].execute("BEGIN")
@@ -143,27 +144,47 @@ class PostgresStore:
 
     def _ended(self, session: int, operation: Operation[Any], atomic: bool) -> Ended:
         connection = self._sessions[session]
-        is_idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        own = atomic and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        self._looks.pop(session, None)
         try:
-            with connection.transaction() if atomic and is_idle else nullcontext():
-                return Ended(run(operation, self._drivers[session].execute))
+            if own:
+                connection.execute("BEGIN")
+            result = run(operation, lambda statement: self._sent(session, statement))
+            if own:
+                connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - it is compared with that of another store
+            self._looks.pop(session, None)
+            if own:
+                connection.rollback()
             return Ended(error=type(error).__name__)
+        return Ended(result)
+
+    def _sent(self, session: int, statement: Statement) -> Rows:
+        """Send a statement, and in the same trip to the server a look at what it did."""
+        connection = self._sessions[session]
+        text, values = numbered(statement.sql, statement.params)
+        cursor = psycopg.RawCursor(connection)
+        with connection.pipeline():
+            cursor.execute(text.encode(), values or None)
+            look = connection.execute(_ROWS)
+        self._looks[session] = look
+        return cursor.fetchall() if cursor.description is not None else []
 
     def look(self, session: int) -> Look:
-        found = self._sessions[session].execute(_ROWS).fetchall()
+        cursor = self._looks.pop(session, None) or self._sessions[session].execute(_ROWS)
+        found = cursor.fetchall()
         order = sorted((row[-1], row[0]) for row in found if row[-1] is not None)
         return Look(tuple(Seen(*row[:-1]) for row in found), tuple(row_id for _, row_id in order))
 
     def rest(self) -> Rest:
-        session = self._sessions[0]
-        with session.pipeline():
-            cursors = [session.execute(text) for text in _REST]
-        return Rest(*(tuple(cursor.fetchall()) for cursor in cursors))
+        found = self._sessions[0].execute(_REST).fetchone() or ()
+        return Rest(*(tuple(tuple(row) for row in rows or ()) for rows in found))
 
     def pass_time(self, minutes: int) -> None:
         by = f"interval '{minutes} minutes'"
-        self._all(tuple(text.replace("{by}", by) for text in _SHIFT))
+        with self._sessions[0].pipeline():
+            for text in _SHIFT:
+                self._sessions[0].execute(text.replace("{by}", by))
 
     def lose(self, row_id: int) -> None:
         self._sessions[0].execute("DELETE FROM public.outbox WHERE id = %s", [row_id])
