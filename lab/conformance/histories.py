@@ -85,10 +85,10 @@ def _claim_suspects(dice: Dice) -> s.Step:
 
 
 KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
-    (10, _enqueue),
-    (10, _claim),
+    (6, _enqueue),
+    (14, _claim),
     (4, _claim_suspects),
-    (12, lambda dice: s.Finalize(dice.pick(PLACES), dice.pick(ACTIONS))),
+    (14, lambda dice: s.Finalize(dice.pick(PLACES), dice.pick(ACTIONS))),
     (3, lambda dice: s.Heartbeat(dice.pick(PLACES), dice.pick((1, 3)))),
     (2, lambda dice: s.Release(dice.pick(PLACES))),
     (8, lambda dice: s.Pass(dice.pick((2, 1, 4, 10)))),
@@ -117,11 +117,17 @@ _TRANSACTIONS: tuple[Callable[[Dice], s.Step], ...] = (
 def history_of(drawn: bytes) -> s.History:
     """Return the history that these bytes stand for: the first one says whether a second session takes part."""
     is_alone = not drawn or drawn[0] % 2 == 0
-    numbers = (int.from_bytes(drawn[at : at + _BYTES], "little") for at in range(1, len(drawn), _BYTES))
-    return tuple(_step(Dice(number), is_alone) for number in numbers)
+    dice = [Dice(int.from_bytes(drawn[at : at + _BYTES], "little")) for at in range(1, len(drawn), _BYTES)]
+    return tuple(_step(each, is_alone, begins=place < _FIRST) for place, each in enumerate(dice))
 
 
-def _step(dice: Dice, is_alone: bool) -> tuple[int, s.Step]:
+_FIRST = 2
+"""Messages come first: where there is nothing, nothing happens."""
+
+
+def _step(dice: Dice, is_alone: bool, begins: bool) -> tuple[int, s.Step]:
+    if begins:
+        return 0, _enqueue(dice)
     if is_alone:
         return 0, dice.pick(_WEIGHTED)(dice)
     session = dice.pick((0, 1))

@@ -40,7 +40,9 @@ def _normal(
     _demand_obstacles(sight, parked, step.park_behind_leased)
     if alone:
         _demand_earliest(sight, before, taken, step.limit)
-        demand(taken or not _claimable(sight, queues, step.limit), "nothing claimed, although something was free")
+        # (A batch may be full of what waits behind a leased message: a claimer looks again, and parks that.)
+        is_idle = not taken and not result.waiting
+        demand(not is_idle or not _claimable(sight, queues, step.limit), "nothing claimed, although there was")
     return len(buried), len(parked)
 
 
@@ -183,7 +185,8 @@ def reap(sight: Sight, step: s.Reap, result: list[tuple[int, Any]], alone: bool)
 def probe(sight: Sight, queue: str, result: ClaimResult, after: Look, alone: bool) -> None:
     """Judge the claim of one message past an open breaker: a normal one, or else a suspect."""
     before = {row.id: row for row in sight.rows()}
-    normal = ClaimResult([each for each in result.claimed if not _is_suspect(before[each.id])])
+    claimed = [each for each in result.claimed if not _is_suspect(before[each.id])]
+    normal = ClaimResult(claimed, waiting=result.waiting)
     _normal(sight, [queue], s.Claim("w3", queue, 1, 1, 3, None, True), normal, after, alone)
     if not normal.claimed:
         step = s.ClaimSuspects("w3", queue, 1, 3, 10**9, 0)

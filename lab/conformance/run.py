@@ -33,6 +33,7 @@ class Run:
         self.works = [Work() for _ in stores]
         self.in_transaction = [False, False]
         self.waiting: dict[int, Call] = {}
+        self._uncommitted: dict[int, list[tuple[s.Step, list[Ended]]]] = {0: [], 1: []}
 
     def history(self, history: s.History) -> None:
         """Run it to its end, where both transactions end.
@@ -78,6 +79,9 @@ class Run:
         if not self.in_transaction[session]:
             return
         self.in_transaction[session] = False
+        for step, outcomes in self._uncommitted[session] if commits else ():
+            self._remember(step, outcomes)
+        self._uncommitted[session].clear()
         self.model.end(session, commits=commits)
         for store in self.stores:
             store.end(session, commits=commits)
@@ -136,14 +140,24 @@ class Run:
             return
         look = self._look(session)
         self.model.judge(session, call, ended, look)
-        for outcome, work in zip(outcomes, self.works, strict=True):
-            if outcome is not None and outcome.error is None:
-                work.remember(call.step, outcome.result)
-            work.rows = [row.id for row in look.rows]
+        returned = [outcome for outcome in outcomes if outcome is not None and outcome.error is None]
+        if self.in_transaction[session]:
+            # Nobody else has a claim before it is committed, nor knows of a message.
+            self._uncommitted[session].append((call.step, returned))
+        else:
+            self._remember(call.step, returned)
+
+    def _remember(self, step: s.Step, returned: list[Ended]) -> None:
+        """Keep for later steps what a committed one claimed."""
+        for outcome, work in zip(returned, self.works, strict=False):
+            work.remember(step, outcome.result)
 
     def _look(self, session: int) -> Look:
         looks = [store.look(session) for store in self.stores]
         self._agree("the messages", looks)
+        if not self.in_transaction[session]:
+            for work in self.works:
+                work.rows = [row.id for row in looks[0].rows]
         return looks[0]
 
     def _agree(self, what: str, found: Sequence[Any]) -> None:
