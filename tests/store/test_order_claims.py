@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from fencepost import Claimed
-from tests.store.ordered import done, drain, ids, later, now, states, take, take_suspects
-from tests.store.rows import OUTBOX, Connection, add, all_rows, expire, row, value
+from fencepost.store import outbox as store
+from tests.store.ordered import CATALOG, do, done, drain, ids, later, now, states, take, take_suspects
+from tests.store.rows import LEASE, OUTBOX, Connection, add, all_rows, expire, row, value
 
 # --- runs ------------------------------------------------------------------------------------------------
 
@@ -46,6 +47,17 @@ def test_a_batch_is_exact(db: Connection, batch: int) -> None:
 def test_the_longest_run_is_kept_to(db: Connection) -> None:
     a, b = (add(db, 5, ordering_key=key) for key in ("a", "b"))
     assert ids(take(db, longest_run=2).claimed) == a[:2] + b[:2]
+
+
+def test_what_waits_is_counted_over_all_queues_of_a_claim(db: Connection) -> None:
+    for queue in ("first", "second"):
+        add(db, 3, queue=queue, ordering_key="k")
+        take(db, 1, queue=queue)
+    terms = store.ClaimTerms("w", LEASE, 12)
+    scan = store.Scan(park_behind_leased=False)
+    for queues, waiting in ((["first"], 2), (["first", "second"], 4), (["first", "second", "third"], 4)):
+        result = do(db, store.claim(CATALOG, terms, queues=queues, batch=10, scan=scan))
+        assert (result.claimed, result.waiting) == ([], waiting)
 
 
 def locked(db: Connection, row_id: int) -> None:
