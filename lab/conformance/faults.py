@@ -9,7 +9,7 @@ from typing import Any
 
 from fencepost.core.operation import Row
 from fencepost.store import catalog
-from lab.fake_store import holders, inbox, ordering, suspects
+from lab.fake_store import claims, holders, inbox, ordering, suspects
 from lab.fake_store.rows import OUTBOX
 from lab.fake_store.statements import STATEMENTS
 from lab.fake_store.turn import Answer, Params, Turn
@@ -95,6 +95,10 @@ async def _finished_whoever_asks(turn: Turn, params: Params) -> list[Row]:
     return [(row.id,) for row in found]
 
 
+async def _one_more(turn: Turn, params: Params) -> list[Row]:
+    return await claims.claim(turn, {**params, "batch": params["batch"] + 1})
+
+
 async def _never_promoted(turn: Turn, params: Params) -> list[Row]:
     return []
 
@@ -122,9 +126,7 @@ FAKE_FAULTS: Mapping[str, Mapping[str, Answer]] = {
     "producers do not wait for each other": {"lock_keys": _not_locked},
     "reaping knows another limit": {"reap": _but(suspects.reap, max_attempts=1)},
     "an attempt is always given back": {"reschedule": _but(holders.reschedule, refund_attempt=True)},
-    "suspects come from behind an open breaker": {
-        "claim_suspects": _but(suspects.claim_suspects, is_probe=True),
-    },
+    "one more is claimed than asked for": {"claim": _one_more},
 }
 
 

@@ -17,7 +17,7 @@ from lab.conformance import steps as s
 T = TypeVar("T")
 
 STEPS = 14
-"""In each history, at most."""
+"""Draws for each history."""
 
 _BYTES = 6
 
@@ -35,7 +35,11 @@ class Dice:
 
 QUEUES = ("q", "q", "q", "r")
 WORKERS = ("w1", "w2")
-PLACES: tuple[s.Places, ...] = ((0,), (0, 1, 2, 3, 4, 5), (1,), (0, 1), (2,), (1, 3), (3,), (5,), (8,))
+PLACES: tuple[s.Places, ...] = (
+    *((0,), (0, 1, 2, 3, 4, 5), (1,), (0, 1), (2,), (1, 3), (3,), (5,), (8,)),
+    # The oldest claims first: of a row that was claimed again, the stale one.
+    *((9, 8, 7, 6, 5, 4, 3, 2, 1, 0), (5, 4, 3, 2, 1, 0)),
+)
 LIMITS = (3, 3, 2, 1)
 BOTH = (False, True)
 KEYS: tuple[tuple[str | None, ...], ...] = (
@@ -87,11 +91,11 @@ def _claim_suspects(dice: Dice) -> s.Step:
 KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
     (6, _enqueue),
     (14, _claim),
-    (4, _claim_suspects),
+    (5, _claim_suspects),
     (14, lambda dice: s.Finalize(dice.pick(PLACES), dice.pick(ACTIONS))),
     (3, lambda dice: s.Heartbeat(dice.pick(PLACES), dice.pick((1, 3)))),
     (2, lambda dice: s.Release(dice.pick(PLACES))),
-    (8, lambda dice: s.Pass(dice.pick((2, 1, 4, 10)))),
+    (10, lambda dice: s.Pass(dice.pick((2, 1, 4, 10)))),
     (3, lambda dice: s.Reap(dice.pick(QUEUES), dice.pick((10, 1)), dice.pick(LIMITS))),
     (2, lambda dice: s.Retry(dice.pick(PLACES))),
     (2, lambda dice: s.Skip(dice.pick(PLACES))),
@@ -117,22 +121,27 @@ _TRANSACTIONS: tuple[Callable[[Dice], s.Step], ...] = (
 def history_of(drawn: bytes) -> s.History:
     """Return the history that these bytes stand for: the first one says whether a second session takes part."""
     is_alone = not drawn or drawn[0] % 2 == 0
-    dice = [Dice(int.from_bytes(drawn[at : at + _BYTES], "little")) for at in range(1, len(drawn), _BYTES)]
-    return tuple(_step(each, is_alone, begins=place < _FIRST) for place, each in enumerate(dice))
+    numbers = [int.from_bytes(drawn[at : at + _BYTES], "little") for at in range(1, len(drawn), _BYTES)]
+    history: list[tuple[int, s.Step]] = []
+    for place, number in enumerate(numbers):
+        dice = Dice(number)
+        session = 0 if is_alone or place < _FIRST else dice.pick((0, 1))
+        history += [(session, step) for step in _steps(dice, is_alone, place)]
+    return tuple(history)
 
 
 _FIRST = 2
 """Messages come first: where there is nothing, nothing happens."""
 
 
-def _step(dice: Dice, is_alone: bool, begins: bool) -> tuple[int, s.Step]:
-    if begins:
-        return 0, _enqueue(dice)
-    if is_alone:
-        return 0, dice.pick(_WEIGHTED)(dice)
-    session = dice.pick((0, 1))
-    kinds = dice.pick((_WEIGHTED, _WEIGHTED, _WEIGHTED, _TRANSACTIONS))
-    return session, dice.pick(kinds)(dice)
+def _steps(dice: Dice, is_alone: bool, place: int) -> tuple[s.Step, ...]:
+    if place < _FIRST:
+        return (_enqueue(dice),)
+    kinds = _WEIGHTED if is_alone else dice.pick((_WEIGHTED, _WEIGHTED, _WEIGHTED, _TRANSACTIONS))
+    if kinds is _WEIGHTED and dice.pick(range(10)) == 0:
+        # Leases end, and somebody takes over: what is done under the older ones from now on is stale.
+        return s.Pass(4), s.ClaimSuspects("w2", dice.pick(QUEUES), 3, 3, 9, 0)
+    return (dice.pick(kinds)(dice),)
 
 
 HISTORIES: SearchStrategy[s.History] = st.binary(min_size=1 + STEPS * _BYTES, max_size=1 + STEPS * _BYTES).map(

@@ -49,8 +49,11 @@ class Work:
         self.probes: list[int] = []
 
     def held(self, places: s.Places) -> list[Claimed]:
-        """Return claims, each row once."""
-        return list({each.id: each for each in reversed(chosen(self.claims, places))}.values())
+        """Return claims, each row once: of several claims of a row the first one that is named."""
+        found: dict[int, Claimed] = {}
+        for each in chosen(self.claims, places):
+            found.setdefault(each.id, each)
+        return list(found.values())
 
     def decided(self, step: s.Finalize) -> list[tuple[Claimed, Action]]:
         """Return the results that a step writes. (Only the worker's own queue is expanded.)"""
