@@ -17,6 +17,7 @@ from tests.store.databases import migrated_database
 from fencepost.embedded import PostgresServer
 from lab.conformance.campaign import Report, campaign
 from lab.conformance.fake import FakeStore
+from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, planted, with_fault
 from lab.conformance.postgres import PostgresStore
 
 BINARIES = {"18": pg18_bin_dir, "15": pg15_bin_dir}
@@ -49,6 +50,28 @@ def told(report: Report) -> str:
     return "\n".join(lines)
 
 
+def faults_found(stores: list[FakeStore | PostgresStore], seed: int, histories: int) -> int:
+    """Plant each fault in turn, say at which history it was found, and return how many were not."""
+    missed = 0
+    for fault in TEXT_FAULTS:
+        with planted(fault):
+            report = campaign(
+                stores[:2], histories=histories, seed_number=seed, shrink=False, concerns=fault.statement
+            )
+        missed += _said(str(fault), report)
+    for name in FAKE_FAULTS:
+        with closing(FakeStore(with_fault(name))) as fake:
+            missed += _said(name, campaign([fake], histories=histories, seed_number=seed, shrink=False))
+    print(f"verdict: {missed} of {len(TEXT_FAULTS) + len(FAKE_FAULTS)} faults were not found")
+    return missed
+
+
+def _said(name: str, report: Report) -> bool:
+    is_missed = report.disagreement is None
+    print(f"{'NOT FOUND in' if is_missed else 'found in history'} {report.histories:5d}: {name}", flush=True)
+    return is_missed
+
+
 def _progress(report: Report) -> None:
     if report.histories % 1000 == 0:
         print(f"{report.histories} histories, {report.seconds:.0f} s", file=sys.stderr, flush=True)
@@ -62,6 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--postgres", nargs="*", choices=BINARIES, default=["18", "15"], help="major versions (18 15)"
     )
+    parser.add_argument("--faults", action="store_true", help="plant faults instead, each of which must be found")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--out", type=Path, default=None, help="write the report there as JSON besides")
     options = parser.parse_args(arguments)
@@ -71,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         names = dict.fromkeys(options.postgres)
         servers = [(f"PostgreSQL {name}", stack.enter_context(running_server(BINARIES[name]()))) for name in names]
         stores = stack.enter_context(stores_on(servers))
+        if options.faults:
+            return int(faults_found(stores, seed, options.histories) > 0)
         report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
     text = json.dumps(asdict(report), default=str)
     if options.out is not None:

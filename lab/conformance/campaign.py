@@ -12,6 +12,7 @@ from time import monotonic
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from fencepost.store import expand
+from lab.conformance.fake import FakeStore
 from lab.conformance.histories import HISTORIES
 from lab.conformance.model_holders import BUSY_MINUTES
 from lab.conformance.model_rows import Disagreement
@@ -40,12 +41,14 @@ def campaign(
     histories: int,
     seed_number: int,
     shrink: bool = True,
+    concerns: str | None = None,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> Report:
     """Run histories until one disagrees.
 
     Args:
         stores: the fake one first.
+        concerns: run only histories that send this statement.
         shrink: make a history that disagrees short; without, the first one is reported as it is.
     """
     report = Report(seed_number, [store.name for store in stores])
@@ -64,6 +67,8 @@ def campaign(
     )
     @given(HISTORIES)
     def one(history: History) -> None:
+        if concerns is not None and not _sends(stores[0], history, concerns):
+            return
         if report.disagreement is None:
             report.histories += 1
             report.steps += len(history)
@@ -81,6 +86,13 @@ def campaign(
             report.history, report.disagreement = _shorter(stores, report.history, report.disagreement)
     report.seconds = monotonic() - began
     return report
+
+
+def _sends(fake: Store, history: History, statement: str) -> bool:
+    if not isinstance(fake, FakeStore):
+        raise TypeError("the first store is the fake one")
+    Run([fake], Counter()).history(history)
+    return statement in fake.used
 
 
 def _shorter(stores: Sequence[Store], history: History, found: str) -> tuple[History, str]:

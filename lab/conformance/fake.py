@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from fencepost.core.operation import Operation, arun
+from fencepost.core.operation import Operation, Rows, Statement, arun
 from lab.conformance.seen import MINUTE, Look, Rest, Seen, minutes
 from lab.conformance.store import Ended
 from lab.fake_store import FakeDatabase, FakeSession
@@ -37,6 +37,8 @@ class FakeStore:
 
     def empty(self) -> None:
         self.now = FIRST
+        self.used: set[str] = set()
+        """Names of the statements that the history has sent."""
         self._database = FakeDatabase(
             self._clock, statements=self._statements, new_future=self._loop.create_future
         )
@@ -59,7 +61,7 @@ class FakeStore:
     def start(
         self, session: int, operation: Operation[Any], *, atomic: bool, will_wait: bool = False
     ) -> Ended | None:
-        self._waiting[session] = _ended(self._sessions[session], operation, atomic)
+        self._waiting[session] = self._ended(self._sessions[session], operation, atomic)
         return self.settle(session)
 
     def settle(self, session: int) -> Ended | None:
@@ -70,6 +72,24 @@ class FakeStore:
             ended: Ended = stop.value
             return ended
         return None
+
+    async def _ended(self, session: FakeSession, operation: Operation[Any], atomic: bool) -> Ended:
+        own = atomic and not session.in_transaction
+        try:
+            if own:
+                session.begin()
+            result = await arun(operation, lambda statement: self._sent(session, statement))
+            if own:
+                await session.commit()
+        except Exception as error:  # noqa: BLE001 - it is compared with that of another store
+            if own:
+                session.rollback()
+            return Ended(error=type(error).__name__)
+        return Ended(result)
+
+    async def _sent(self, session: FakeSession, statement: Statement) -> Rows:
+        self.used.add(statement.name)
+        return await session.execute(statement)
 
     def look(self, session: int) -> Look:
         self.now += TICK
@@ -115,21 +135,6 @@ def _seen(row: OutboxRow, now: int) -> Seen:
         row.last_error,
         row.routed,
     )
-
-
-async def _ended(session: FakeSession, operation: Operation[Any], atomic: bool) -> Ended:
-    own = atomic and not session.in_transaction
-    try:
-        if own:
-            session.begin()
-        result = await arun(operation, session.execute)
-        if own:
-            await session.commit()
-    except Exception as error:  # noqa: BLE001 - it is compared with that of another store
-        if own:
-            session.rollback()
-        return Ended(error=type(error).__name__)
-    return Ended(result)
 
 
 def _at_once(coroutine: Coroutine[Any, Any, None]) -> None:

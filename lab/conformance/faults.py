@@ -24,27 +24,29 @@ class TextFault:
     statement: str
     expression: str
     instead: str
+    is_found_soon: bool = True
+    """In a few dozen histories."""
 
     def __str__(self) -> str:
         return f"{self.statement}: {self.expression!r} -> {self.instead!r}"
 
 
 TEXT_FAULTS = (
-    TextFault("mark_done", "lease_version = %(token)s::bigint AND", ""),
+    TextFault("mark_done", "lease_version = %(token)s::bigint AND", "", False),
     TextFault("release", "AND status = 'processing'", ""),
     TextFault("claim", f"lease_version = {_NEXT}", "lease_version = o.lease_version"),
     TextFault("claim", "NOT EXISTS (", "NOT EXISTS (SELECT 1 WHERE false) OR EXISTS ("),
     TextFault("claim", "WHERE nth = place AND", "WHERE"),
     TextFault("claim", "status <> 'done'", "status <> 'dead'"),
-    TextFault("claim_suspects", "attempts < %(max_attempts)s::int", "attempts <= %(max_attempts)s::int"),
+    TextFault("claim_suspects", "attempts < %(max_attempts)s::int", "attempts <= %(max_attempts)s::int", False),
     TextFault("claim_suspects", "CASE WHEN o.status = 'processing' THEN 1 ELSE 0 END", "0"),
     TextFault("reap", f"lease_version = {_NEXT}", "lease_version = o.lease_version"),
-    TextFault("mark_done_ordered", "AND o.place = m.place", ""),
+    TextFault("mark_done_ordered", "AND o.place = m.place", "", False),
     TextFault("promote", "LIMIT 1", "OFFSET 1 LIMIT 1"),
     TextFault("reschedule", "THEN greatest(0, attempts - 1)", "THEN attempts"),
     TextFault("heartbeat", "lease_until = statement_timestamp()", "lease_until = o.lease_until"),
-    TextFault("lock_keys", "pg_advisory_xact_lock(n)::text", "n::text"),
-    TextFault("dead_retry", "reclaim_count = 0", "reclaim_count = o.reclaim_count"),
+    TextFault("lock_keys", "pg_advisory_xact_lock(n)::text", "n::text", False),
+    TextFault("dead_retry", "reclaim_count = 0", "reclaim_count = o.reclaim_count", False),
     TextFault("purge", "status = 'done' AND done_at", "status <> 'open' AND created_at"),
 )
 
