@@ -60,6 +60,23 @@ def test_what_waits_is_counted_over_all_queues_of_a_claim(db: Connection) -> Non
         assert (result.claimed, result.waiting) == ([], waiting)
 
 
+@pytest.mark.parametrize("plan", ["force_generic_plan", "force_custom_plan"])
+def test_what_is_behind_a_run_is_not_locked_with_it(db: Connection, db2: Connection, plan: str) -> None:
+    # Statistics of a table of four rows, by which it costs nothing to look behind every key first.
+    for n in (1, 2):
+        add(db, 2, queue=f"q{n}", ordering_key=f"k{n}")
+    db.execute("ANALYZE outbox")
+    db.execute("TRUNCATE outbox")
+    made = add(db, 5, ordering_key="k")
+    with db.transaction():
+        db.execute(f"SET LOCAL plan_cache_mode = {plan}")
+        for scan in ("seqscan", "bitmapscan"):
+            db.execute(f"SET LOCAL enable_{scan} = off")  # as dispatchers have it
+        assert ids(take(db, 2).claimed) == made[:2]
+        free = db2.execute("SELECT id FROM outbox ORDER BY id FOR UPDATE SKIP LOCKED").fetchall()
+    assert [row_id for (row_id,) in free] == made[2:]
+
+
 def locked(db: Connection, row_id: int) -> None:
     """By a psql session; see the test."""
 
