@@ -8,7 +8,6 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from tests.postgres import pg15_bin_dir, pg18_bin_dir, running_server
@@ -98,7 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.faults:
             return int(faults_found(stores, seed, options.histories) > 0)
         report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
-    text = json.dumps(asdict(report), default=str)
+    history = [(session, str(step)) for session, step in report.history]
+    text = json.dumps({**vars(report), "history": history})
     if options.out is not None:
         options.out.write_text(text + "\n")
     print(text if options.json else told(report))

@@ -69,6 +69,14 @@ _SHIFT = (
     "UPDATE public.outbox_inbox SET accepted_at = accepted_at - {by}",
 )
 
+_WRITING = frozenset(
+    [
+        *("enqueue", "enqueue_many", "expand", "claim", "claim_suspects", "reap", "heartbeat", "promote", "purge"),
+        *("mark_done", "mark_done_ordered", "mark_dead", "reschedule", "release", "dead_retry", "dead_skip"),
+    ]
+)
+"""Statements after which the messages may be others."""
+
 _TRUNCATE_EVERY = 200
 """Histories: deleted rows are dead tuples, over which every statement would have to go."""
 
@@ -160,10 +168,13 @@ class PostgresStore:
         return Ended(result)
 
     def _sent(self, session: int, statement: Statement) -> Rows:
-        """Send a statement, and in the same trip to the server a look at what it did."""
+        """Send a statement; where it writes messages, in the same trip to the server a look at what it did."""
         connection = self._sessions[session]
         text, values = numbered(statement.sql, statement.params)
         cursor = psycopg.RawCursor(connection)
+        if statement.name not in _WRITING:
+            cursor.execute(text.encode(), values or None)
+            return cursor.fetchall() if cursor.description is not None else []
         with connection.pipeline():
             cursor.execute(text.encode(), values or None)
             look = connection.execute(_ROWS)
