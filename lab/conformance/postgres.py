@@ -98,6 +98,8 @@ class PostgresStore:
         connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
         # As a dispatcher has it: one plan for each statement, made once.
         PsycopgDriver(connection).execute(_LIMITS.statement_for(Catalog(), local=False))
+        # What we ask ourselves reads whole tables: by these settings that looks dear enough to be compiled first.
+        connection.execute("SET jit = off")
         # Whoever closes a circle finds out at once; nobody else is waiting for long enough.
         connection.execute("SET deadlock_timeout = '5ms'")
         return connection
