@@ -80,8 +80,9 @@ def campaign(
         report.seconds = monotonic() - began
         progress(report)
 
-    with _minutes_only(), suppress(Disagreement):
-        one()
+    with _minutes_only():
+        with suppress(Disagreement):
+            one()
         if shrink and report.disagreement is not None:
             report.history, report.disagreement = _shorter(stores, report.history, report.disagreement)
     report.seconds = monotonic() - began
