@@ -37,7 +37,7 @@ TEXT_FAULTS = (
     TextFault("claim", f"lease_version = {_NEXT}", "lease_version = o.lease_version"),
     TextFault("claim", "NOT EXISTS (", "NOT EXISTS (SELECT 1 WHERE false) OR EXISTS ("),
     TextFault("claim", "WHERE nth = place AND", "WHERE"),
-    TextFault("claim", "status <> 'done'", "status <> 'dead'"),
+    TextFault("claim", "status <> 'done'", "status <> 'dead'", False),
     TextFault("claim_suspects", "attempts < %(max_attempts)s::int", "attempts <= %(max_attempts)s::int", False),
     TextFault("claim_suspects", "CASE WHEN o.status = 'processing' THEN 1 ELSE 0 END", "0"),
     TextFault("reap", f"lease_version = {_NEXT}", "lease_version = o.lease_version"),
