@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from fencepost import Claimed
-from tests.store.ordered import done, drain, ids, later, now, states, take, take_suspects
-from tests.store.rows import OUTBOX, Connection, add, all_rows, expire, row, value
+from fencepost.store import outbox as store
+from tests.store.ordered import CATALOG, do, done, drain, ids, later, now, states, take, take_suspects
+from tests.store.rows import LEASE, OUTBOX, Connection, add, all_rows, expire, row, value
 
 # --- runs ------------------------------------------------------------------------------------------------
 
@@ -46,6 +47,34 @@ def test_a_batch_is_exact(db: Connection, batch: int) -> None:
 def test_the_longest_run_is_kept_to(db: Connection) -> None:
     a, b = (add(db, 5, ordering_key=key) for key in ("a", "b"))
     assert ids(take(db, longest_run=2).claimed) == a[:2] + b[:2]
+
+
+def test_what_waits_is_counted_over_all_queues_of_a_claim(db: Connection) -> None:
+    for queue in ("first", "second"):
+        add(db, 3, queue=queue, ordering_key="k")
+        take(db, 1, queue=queue)
+    terms = store.ClaimTerms("w", LEASE, 12)
+    scan = store.Scan(park_behind_leased=False)
+    for queues, waiting in ((["first"], 2), (["first", "second"], 4), (["first", "second", "third"], 4)):
+        result = do(db, store.claim(CATALOG, terms, queues=queues, batch=10, scan=scan))
+        assert (result.claimed, result.waiting) == ([], waiting)
+
+
+@pytest.mark.parametrize("plan", ["force_generic_plan", "force_custom_plan"])
+def test_what_is_behind_a_run_is_not_locked_with_it(db: Connection, db2: Connection, plan: str) -> None:
+    # Statistics of a table of four rows, by which it costs nothing to look behind every key first.
+    for n in (1, 2):
+        add(db, 2, queue=f"q{n}", ordering_key=f"k{n}")
+    db.execute("ANALYZE outbox")
+    db.execute("TRUNCATE outbox")
+    made = add(db, 5, ordering_key="k")
+    with db.transaction():
+        db.execute(f"SET LOCAL plan_cache_mode = {plan}")
+        for scan in ("seqscan", "bitmapscan"):
+            db.execute(f"SET LOCAL enable_{scan} = off")  # as dispatchers have it
+        assert ids(take(db, 2).claimed) == made[:2]
+        free = db2.execute("SELECT id FROM outbox ORDER BY id FOR UPDATE SKIP LOCKED").fetchall()
+    assert [row_id for (row_id,) in free] == made[2:]
 
 
 def locked(db: Connection, row_id: int) -> None:

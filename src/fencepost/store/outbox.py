@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any
@@ -166,7 +166,8 @@ def claim(
         room = min(batch, MAX_BATCH) - len(found.claimed)
         if room <= 0:
             break
-        found = _both(found, (yield from _claim_from(catalog, terms, queue, room, scan)))
+        of_queue = yield from _claim_from(catalog, terms, queue, room, scan)
+        found = replace(_both(found, of_queue), waiting=found.waiting + of_queue.waiting)
     return found
 
 

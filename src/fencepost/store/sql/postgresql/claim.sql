@@ -82,7 +82,8 @@ obstacle AS MATERIALIZED (
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
--- What else waits behind it and is due, up to a limit, so that a long key is out of the way in a few claims.
+-- What else waits behind it and is due, up to a limit, so that a long key is out of the way in a few claims. (All of
+-- it is behind the obstacle. To say so keeps a plan from reading, and locking, what is behind every key first.)
 behind AS MATERIALIZED (
     SELECT b.id
     FROM obstacle JOIN k USING (ordering_key)
@@ -90,7 +91,7 @@ behind AS MATERIALIZED (
         SELECT id
         FROM {outbox}
         WHERE queue = %(queue)s::text AND {of_key}
-          AND (ordering_key, id) > (k.ordering_key, k.last)
+          AND (ordering_key, id) > (k.ordering_key, k.last) AND id > obstacle.id
           AND available_at <= statement_timestamp() AND lease_until IS NULL AND status = 'pending'
           AND reclaim_count = 0
         ORDER BY ordering_key, id

@@ -1,0 +1,109 @@
+"""``python -m lab.conformance``: random histories on the model, the fake store and PostgreSQL, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from tests.postgres import pg15_bin_dir, pg18_bin_dir, running_server
+from tests.store.databases import migrated_database
+
+from fencepost.embedded import PostgresServer
+from lab.conformance.campaign import Report, campaign
+from lab.conformance.fake import FakeStore
+from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, planted, with_fault
+from lab.conformance.postgres import PostgresStore
+
+BINARIES = {"18": pg18_bin_dir, "15": pg15_bin_dir}
+
+
+@contextmanager
+def stores_on(servers: list[tuple[str, PostgresServer]]) -> Iterator[list[FakeStore | PostgresStore]]:
+    """The fake store, and one in a database of its own on each server."""
+    with ExitStack() as stack:
+        found: list[FakeStore | PostgresStore] = [stack.enter_context(closing(FakeStore()))]
+        for name, server in servers:
+            migrated = stack.enter_context(migrated_database(server))
+            found.append(stack.enter_context(closing(PostgresStore(migrated.url, name))))
+        yield found
+
+
+def told(report: Report) -> str:
+    """Say what was run and found."""
+    lines = [
+        f"seed {report.seed}: {report.histories} histories, {report.steps} steps on {', '.join(report.stores)}"
+    ]
+    lines += [f"  {many:8d} {kind}" for kind, many in report.counts.most_common()]
+    lines.append(f"{report.seconds:.1f} s, {1000 * report.seconds / max(1, report.histories):.1f} ms a history")
+    if report.disagreement is None:
+        lines.append("verdict: the model and the stores agreed after every step")
+    else:
+        lines.append("verdict: THEY DISAGREE, in this history:")
+        lines += [f"  session {session}: {step}" for session, step in report.history]
+        lines.append(report.disagreement)
+    return "\n".join(lines)
+
+
+def faults_found(stores: list[FakeStore | PostgresStore], seed: int, histories: int) -> int:
+    """Plant each fault in turn, say at which history it was found, and return how many were not."""
+    missed = 0
+    for fault in TEXT_FAULTS:
+        with planted(fault):
+            report = campaign(
+                stores[:2], histories=histories, seed_number=seed, shrink=False, concerns=fault.statement
+            )
+        missed += _said(str(fault), report)
+    for name in FAKE_FAULTS:
+        with closing(FakeStore(with_fault(name))) as fake:
+            missed += _said(name, campaign([fake], histories=histories, seed_number=seed, shrink=False))
+    print(f"verdict: {missed} of {len(TEXT_FAULTS) + len(FAKE_FAULTS)} faults were not found")
+    return missed
+
+
+def _said(name: str, report: Report) -> bool:
+    is_missed = report.disagreement is None
+    print(f"{'NOT FOUND in' if is_missed else 'found in history'} {report.histories:5d}: {name}", flush=True)
+    return is_missed
+
+
+def _progress(report: Report) -> None:
+    if report.histories % 1000 == 0:
+        print(f"{report.histories} histories, {report.seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a campaign; return 0 where all agreed."""
+    parser = argparse.ArgumentParser(prog="python -m lab.conformance", description=__doc__)
+    parser.add_argument("--histories", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--seed", type=int, default=None, help="repeat a run: the same histories")
+    parser.add_argument(
+        "--postgres", nargs="*", choices=BINARIES, default=["18", "15"], help="major versions (18 15)"
+    )
+    parser.add_argument("--faults", action="store_true", help="plant faults instead, each of which must be found")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument("--out", type=Path, default=None, help="write the report there as JSON besides")
+    options = parser.parse_args(arguments)
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    print(f"seed {seed}", file=sys.stderr, flush=True)
+    with ExitStack() as stack:
+        names = dict.fromkeys(options.postgres)
+        servers = [(f"PostgreSQL {name}", stack.enter_context(running_server(BINARIES[name]()))) for name in names]
+        stores = stack.enter_context(stores_on(servers))
+        if options.faults:
+            return int(faults_found(stores, seed, options.histories) > 0)
+        report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
+    history = [(session, str(step)) for session, step in report.history]
+    text = json.dumps({**vars(report), "history": history})
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+    print(text if options.json else told(report))
+    return 0 if report.disagreement is None and report.histories > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

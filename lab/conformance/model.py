@@ -1,0 +1,267 @@
+"""The model: what each step may do, by the table of `fencepost.core.states` and the rules beside it.
+
+It says which rows may change how, and what is returned. Where a store has a choice (which of several claimable
+messages it takes, what it parks) the model takes over the choice and judges it; everything else it foretells.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import singledispatchmethod
+from hashlib import sha256
+from typing import Any
+
+from fencepost.core.inbox import Acceptance
+from fencepost.core.records import Enqueued
+from fencepost.core.states import Event, State
+from lab.conformance import model_claims as claims
+from lab.conformance import model_holders as holders
+from lab.conformance import steps as s
+from lab.conformance.judged import Call, Judged
+from lab.conformance.model_rows import Queue, Row, Sight, demand, micros
+from lab.conformance.seen import Look
+from lab.conformance.store import Ended
+from lab.conformance.work import BREAKER_MINUTES, chosen
+
+
+class Model:
+    """What is committed, and what each session has written besides."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._committed: dict[Any, Any] = {}
+        self._own: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        self.is_open = [False, False]
+        self._last_id = 0
+
+    # --- sessions ---
+
+    def sight(self, session: int) -> Sight:
+        """Return what a session sees."""
+        return Sight(self._committed, self._own[session], self.now)
+
+    def begin(self, session: int) -> None:
+        self.is_open[session] = True
+
+    def end(self, session: int, *, commits: bool) -> None:
+        own = self._own[session]
+        if commits:
+            self._committed.update(own)
+        own.clear()
+        self.is_open[session] = False
+
+    def pass_time(self, minutes: int) -> None:
+        self.now += micros(minutes) + 1_000
+
+    def lose(self, row_id: int) -> None:
+        self._committed[("row", row_id)] = None
+
+    # --- steps ---
+
+    def judge(self, session: int, call: Call, ended: Ended, after: Look) -> None:
+        """Judge what a step returned and left behind, and make it so.
+
+        Raises:
+            Disagreement: it is not allowed.
+        """
+        self.now += 1_000
+        sight = self.sight(session)
+        alone = not self.is_open[1 - session]
+        self._judged(call.step, Judged(sight, call, ended, after, alone))
+        sight.compare(after)
+        if not self.is_open[session]:
+            self.end(session, commits=True)
+
+    @singledispatchmethod
+    def _judged(self, step: s.Step, at: Judged) -> None:
+        raise NotImplementedError(step)
+
+    @_judged.register
+    def _(self, step: s.Enqueue, at: Judged) -> None:
+        sight = at.sight
+        known = {row.id for row in sight.rows()}
+        new = [row for row in at.after.rows if row.id not in known]
+        if at.ended.error is not None:
+            conflicts = [row for row in map(at.same, range(len(step.keys))) if row and row.payload != step.payload]
+            demand(at.ended.error == "DedupeConflict" and conflicts, f"{at.ended.error} without reason")
+            receipts = [Enqueued(row.id, None, created=True) for row in new]  # type: ignore[arg-type] # not looked at
+            keys = [row.key for row in new]
+        else:
+            result = at.ended.result
+            receipts = [result] if isinstance(result, Enqueued) else result
+            keys = list(step.keys)
+        demand(len(receipts) == len(keys), "a receipt is missing")
+        for place, (key, receipt) in enumerate(zip(keys, receipts, strict=True)):
+            self._enqueued(step, at, place, key, receipt)
+        demand(sum(each.created for each in receipts) == len(new), "a message too many, or too few")
+
+    def _enqueued(self, step: s.Enqueue, at: Judged, place: int, key: str | None, receipt: Enqueued) -> None:
+        same = at.same(place)
+        if not receipt.created:
+            demand(same is not None and same.id == receipt.id, f"{receipt} is said to be there")
+            return
+        demand(same is None or at.ended.error, f"{receipt} although there is {same}")
+        demand(receipt.id > self._last_id, f"{receipt} has an id before {self._last_id}")
+        self._last_id = receipt.id
+        now = at.sight.now
+        number = holders.next_number(at.sight, step.queue, key)
+        row = Row(receipt.id, step.queue, key, number, step.recovery, now, now + micros(step.delay))
+        dedupe = None if step.dedupe is None else f"{step.dedupe}{place}"
+        at.sight.write(row._replace(dedupe=dedupe, payload=step.payload))
+
+    @_judged.register
+    def _(self, step: s.Claim, at: Judged) -> None:
+        claims.claim(at.sight, step, at.result, at.after, at.alone)
+
+    @_judged.register
+    def _(self, step: s.ClaimSuspects, at: Judged) -> None:
+        claims.claim_suspects(at.sight, step, at.result, at.after, at.alone)
+
+    @_judged.register
+    def _(self, step: s.Reap, at: Judged) -> None:
+        claims.reap(at.sight, step, at.result, at.alone)
+
+    @_judged.register
+    def _(self, step: s.Heartbeat, at: Judged) -> None:
+        holders.heartbeat(at.sight, at.call.held, micros(step.lease), at.result, at.after, at.alone)
+
+    @_judged.register
+    def _(self, step: s.Release, at: Judged) -> None:
+        holders.release(at.sight, at.call.held, at.result)
+
+    @_judged.register
+    def _(self, step: s.Finalize, at: Judged) -> None:
+        holders.finalize(at.sight, at.call.decided, at.result, at.after, at.alone)
+        self._last_id = max([self._last_id, *(row.id for row in at.sight.rows())])
+
+    @_judged.register
+    def _(self, step: s.Retry, at: Judged) -> None:
+        at.changed_dead(step.rows, Event.OPERATOR_RETRY)
+
+    @_judged.register
+    def _(self, step: s.Skip, at: Judged) -> None:
+        at.changed_dead(step.rows, Event.OPERATOR_SKIP)
+        rows = [row for row_id in chosen(at.call.rows, step.rows) if (row := at.sight.row(row_id))]
+        at.sight.promote((row.queue, row.key) for row in rows if row.key is not None)
+
+    @_judged.register
+    def _(self, step: s.PromoteStranded, at: Judged) -> None:
+        promoted = at.sight.promote(at.sight.heads())
+        demand(at.result == (promoted, None), f"{at.result}, not {promoted}")
+
+    @_judged.register
+    def _(self, step: s.Pause, at: Judged) -> None:
+        before = at.sight.queue(step.queue)
+        demand(at.result == (before.paused is not step.paused), f"{at.result} of {before}")
+        at.sight.put(("queue", step.queue), before._replace(paused=step.paused))
+
+    @_judged.register
+    def _(self, step: s.Change, at: Judged) -> None:
+        before = at.sight.queue(step.queue)
+        after = before._replace(max_attempts=step.max_attempts, sequenced=step.sequenced)
+        at.sight.put(("queue", step.queue), after)
+
+    @_judged.register
+    def _(self, step: s.Purge, at: Judged) -> None:
+        limit = at.sight.now - micros(step.older_than)
+        old = [row.id for row in at.sight.rows() if row.status is State.DONE and (row.closed or 0) < limit]
+        left = {row.id for row in at.after.rows}
+        gone = [row.id for row in at.sight.rows() if row.id not in left]
+        demand(len(gone) == at.result.deleted, f"{at.result.deleted} are said to be deleted, not {gone}")
+        expected = old[: step.limit]
+        demand(gone == expected if at.alone else set(gone) <= set(old), f"{gone} were deleted, not {expected}")
+        for row_id in gone:
+            at.sight.put(("row", row_id), None)
+
+    @_judged.register
+    def _(self, step: s.Stats, at: Judged) -> None:
+        rows = at.sight.rows()
+        for queue in at.result.queues:
+            ours = [row for row in rows if row.queue == queue.queue and row.is_open]
+            counts = Counter(row.status for row in ours)
+            expired = sum(row.is_expired(at.sight.now) for row in ours)
+            expected = [*(counts[each] for each in list(State) if each is not State.DONE), expired]
+            found = [queue.pending, queue.processing, queue.blocked, queue.dead, queue.expired]
+            demand(found == expected, f"{queue}, not {expected}")
+        names = sorted({row.queue for row in rows if row.is_open})
+        demand(
+            [queue.queue for queue in at.result.queues] == names, "a queue is missing, or there is one too many"
+        )
+        demand(at.result.done == sum(not row.is_open for row in rows), f"{at.result.done} are said to be done")
+
+    @_judged.register
+    def _(self, step: s.Accept, at: Judged) -> None:
+        digest = None if step.body is None else sha256(str(step.body).encode()).digest()
+        before = at.sight.get(("inbox", step.message))
+        if before is None:
+            at.sight.put(("inbox", step.message), (step.fence, digest))
+            at.demand_result(Acceptance.ACCEPTED)
+        elif None not in (digest, before[1]) and digest != before[1]:
+            at.demand_error("MessageConflict")
+        else:
+            is_stale = None not in (step.fence, before[0]) and (step.fence or 0) < before[0]
+            at.demand_result(Acceptance.STALE if is_stale else Acceptance.REPEAT)
+
+    @_judged.register
+    def _(self, step: s.AcceptNumber, at: Judged) -> None:
+        last = at.sight.get(("number", step.key), 0)
+        if step.number <= last:
+            at.demand_result(Acceptance.REPEAT)
+        elif step.number > last + 1 and not step.allow_gap:
+            at.demand_error("SequenceGap")
+        else:
+            at.sight.put(("number", step.key), step.number)
+            at.demand_result(Acceptance.ACCEPTED)
+
+    @_judged.register
+    def _(self, step: s.Admit, at: Judged) -> None:
+        newest = max(step.token, at.sight.get(("fence", step.resource), 0))
+        at.sight.put(("fence", step.resource), newest)
+        demand((at.result.token, at.result.newest) == (step.token, newest), f"{at.result}, not {newest}")
+
+    @_judged.register
+    def _(self, step: s.Break, at: Judged) -> None:
+        before = at.sight.queue(step.queue)
+        if step.what == "probe":
+            self._probed(step, at, before)
+            return
+        after, result = _broken(before, step.what, at)
+        at.sight.put(("queue", step.queue), after)
+        demand(at.result == result, f"{step.what} returned {at.result}, not {result}")
+
+    def _probed(self, step: s.Break, at: Judged, before: Queue) -> None:
+        found, version = at.result
+        is_to_probe = before.opened and not before.paused and before.probe_at <= at.sight.now
+        demand((version is not None) == is_to_probe or not at.alone, f"probe {version} of {before}")
+        if version is None:
+            demand(not found.claimed, "claimed without a probe")
+            return
+        demand(is_to_probe and version == before.version + 1, f"probe {version} of {before}")
+        probe_at = at.sight.now + micros(BREAKER_MINUTES)
+        claims.probe(at.sight, step.queue, found, at.after, at.alone)
+        after = before._replace(version=version, probe_at=probe_at)
+        if not found.claimed:
+            after = after._replace(version=version + 1, probe_at=at.sight.now)
+        at.sight.put(("queue", step.queue), after)
+
+
+def _broken(before: Queue, what: str, at: Judged) -> tuple[Queue, bool | None]:
+    """Return a breaker after what a worker saw, and what it is told."""
+    probe_at = at.sight.now + micros(BREAKER_MINUTES)
+    is_ours = before.opened and before.version == at.call.version
+    match what:
+        case "delivered":
+            return before._replace(seen=0), None
+        case "failed" if before.opened:
+            return before, False
+        case "failed" if before.seen + 1 < 2:
+            return before._replace(seen=before.seen + 1), False
+        case "failed":
+            opened = before._replace(opened=True, probe_at=probe_at, trips=0, seen=0)
+            return opened._replace(version=before.version + 1), True
+        case "close" if is_ours:
+            return before._replace(opened=False, trips=0, seen=0, version=before.version + 1), True
+        case "reopen" if is_ours:
+            again = before._replace(probe_at=probe_at, trips=before.trips + 1)
+            return again._replace(version=before.version + 1), True
+    return before, False

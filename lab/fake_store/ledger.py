@@ -1,0 +1,48 @@
+"""The ledger of attempts."""
+
+from __future__ import annotations
+
+from fencepost.core.operation import Row
+from lab.fake_store.rows import ATTEMPT, AttemptRow, micros
+from lab.fake_store.turn import Params, Turn
+
+
+async def ledger_open(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``ledger_open``."""
+    names = ("ids", "tokens", "queues", "attempts", "workers")
+    for row_id, token, queue, attempt, worker in sorted(zip(*(params[name] for name in names), strict=True)):
+        drawn = turn.storage.draw(ATTEMPT)
+        identity = (params["kind"], row_id, token)
+        if await turn.conflict(ATTEMPT, lambda row, same=identity: row[1:4] == same) is None:  # type: ignore[misc] # the default binds the loop's value
+            turn.put(ATTEMPT, AttemptRow(drawn, *identity, queue, attempt, worker, turn.now))
+    return []
+
+
+async def ledger_close(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``ledger_close``: an end that stands is not written again."""
+    names = ("ids", "tokens", "results", "errors", "lost")
+    ends = {
+        (params["kind"], row_id, token): (result, error, lost)
+        for row_id, token, result, error, lost in zip(*(params[name] for name in names), strict=True)
+    }
+
+    def is_open(row: AttemptRow) -> bool:
+        return row.ended_at is None and row[1:4] in ends
+
+    def ended(row: AttemptRow) -> AttemptRow:
+        result, error, lost = ends[row[1:4]]
+        return row._replace(ended_at=turn.now, result=result, error=error, lease_lost=lost)
+
+    await turn.update(ATTEMPT, filter(is_open, turn.rows(ATTEMPT)), is_open, ended)
+    return []
+
+
+async def ledger_purge(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``ledger_purge``."""
+    before = turn.now - micros(params["older_than"])
+    looked = [row for row in turn.rows(ATTEMPT) if row.id > params["after"]][: params["limit"]]
+    found = [row for row in looked if row.started_at < before]
+    old = await turn.lock_all(ATTEMPT, found, lambda _: True, skip=True)
+    for row in old:
+        turn.delete(ATTEMPT, row.id)
+    return [(len(old), max((row.id for row in looked), default=None), bool(found))]
