@@ -80,6 +80,7 @@ class Process(Client):
             return
         self.incarnation += 1
         self.is_up = True
+        self.started_at = run.world.now
         self.loop = VirtualLoop(run.world, self.name, self)
         self.loop.beside = VirtualLoop(run.world, f"{self.name} heartbeat", self)
         self.connections = []
@@ -172,6 +173,12 @@ class Process(Client):
     def note(self, what: str, seconds: float = 0.0) -> None:
         """Note that something happens to it that may cost it leases, until it is over."""
         self.hurt.append((self.run.world.now + seconds, what))
+
+    def is_well_since(self, since: float) -> bool:
+        """Tell whether it runs, and has been let alone since an instant."""
+        return self.is_up and self.started_at < since and not any(
+            until >= since for until, _ in (*self.hurt, *self.run.hurt)
+        )
 
     def why_lost(self, since: float) -> str | None:
         """Return what may have cost it a lease that it had at an instant; None where nothing did."""

@@ -69,9 +69,10 @@ class Receiver:
             if fault is not None and kind == "late":
                 arrives_in = run.plan.publish_timeout + fault.seconds
             run.server.loop.call_later(arrives_in, run.watch.accepted, publish)
-        await self._answer(kind, fault, seconds)
+        await self._answer(publish, fault, seconds)
 
-    async def _answer(self, kind: str, fault: Fault | None, seconds: float) -> None:
+    async def _answer(self, publish: Publish, fault: Fault | None, seconds: float) -> None:
+        kind = "" if fault is None else fault.kind
         process, loop = self._process, asyncio.get_running_loop()
         if kind in ("hang", "accepted hang", "late"):
             await loop.create_future()
@@ -88,19 +89,18 @@ class Receiver:
             process.block(fault.seconds)
             await asyncio.sleep(0)
         elif kind == "stubborn":
-            await _stubborn(self._process.run.plan.publish_timeout + 1.5)
+            await self._stubborn(publish, self._process.run.plan.publish_timeout + 1.5)
         _raise(kind, fault.seconds)
 
-
-async def _stubborn(seconds: float) -> None:
-    """Go on for so long, whoever cancels it."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while loop.time() < until:
-        try:
-            await asyncio.sleep(until - loop.time())
-        except asyncio.CancelledError:
-            continue
+    async def _stubborn(self, publish: Publish, seconds: float) -> None:
+        """Go on for so long, whoever cancels it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            try:
+                await asyncio.sleep(until - loop.time())
+            except asyncio.CancelledError:
+                self._process.run.watch.told(publish, "time-out ignored")
 
 
 def _raise(kind: str, seconds: float) -> None:

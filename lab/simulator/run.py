@@ -19,7 +19,7 @@ from lab.simulator.outside import Operator, Producers
 from lab.simulator.plan import POISON, Fault, Plan
 from lab.simulator.process import Process
 from lab.simulator.server import FASTEST, SPREAD, Server, ServerSession
-from lab.simulator.store import WatchedDatabase
+from lab.simulator.store import TIME_OF_START, WatchedDatabase
 from lab.simulator.watch import Publish, Watch
 
 CATALOG = Catalog(Names())
@@ -29,8 +29,6 @@ MOST_STEPS = 150_000
 PATIENCE = 10.0
 """Seconds past all faults, a lease and a poll in which everything must be settled: links that were down for long
 come back within that."""
-
-TIME_OF_START = 1_750_000_000.0
 
 
 @dataclass(slots=True)
@@ -77,6 +75,8 @@ class Run:
         self.statement_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "statement"}
         self._publish_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "publish"}
         self._begun_at = self.world.now
+        self.was_paused = any(each.kind == "pause" and each.place == "operator" for each in plan.faults)
+        self.poison = next((each.target for each in plan.faults if each.kind == POISON), None)
         self.watch = Watch(self)
         self.server = Server(self)
         self.database = WatchedDatabase(self)
@@ -95,6 +95,10 @@ class Run:
 
     def latency(self) -> float:
         return FASTEST + SPREAD * self.chance.random()
+
+    def seconds_of(self, micros: int) -> float:
+        """Return an instant of the database on the world's clock."""
+        return micros / 1_000_000 - TIME_OF_START
 
     def notice_seconds(self) -> float:
         """Return how long the server takes to notice that a process is gone: nothing, or part of a lease."""

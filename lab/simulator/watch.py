@@ -33,7 +33,8 @@ class Lease:
     process: Process
     label: Label
     since: float
-    attempt: int
+    until: int
+    """Its end in the database, as last written, in microseconds."""
     ended: str | None = None
     out_of_turn: bool = False
 
@@ -177,7 +178,7 @@ class Watch:
         if after.attempts != before.attempts + 1:
             self.violated("I7", f"a claim of row {after.id} left it at {after.attempts} attempts")
         self.leases[after.id, after.lease_version] = Lease(
-            session.process, session.label, self._run.world.now, after.attempts
+            session.process, session.label, self._run.world.now, after.lease_until or 0
         )
 
     def _left_or_kept(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
@@ -188,6 +189,7 @@ class Watch:
             if before.lease_until is None or before.lease_until >= now:
                 self.violated("I9", f"row {after.id} was taken while its lease lasted")
             self._ran_out(lease, before)
+            self._taken_in_time(before)
             if after.status == "processing":
                 lease.ended = "taken over"
                 self._claimed(session, before, after)
@@ -201,6 +203,7 @@ class Watch:
         if lease.label != session.label:
             self.violated("I2", f"{session.label} wrote row {after.id}, which {lease.label} holds")
         if after.status == "processing":
+            lease.until = after.lease_until or 0
             return
         lease.ended = f"made {after.status}"
         if after.status == "done":
@@ -214,6 +217,21 @@ class Watch:
             self.violated(
                 "I15", f"the lease of row {row.id} ran out, although nothing has happened to {lease.label}, its holder"
             )
+
+    def _taken_in_time(self, row: OutboxRow) -> None:
+        """Where a healthy process is there, and nothing stands before the row in its key, it is not left lying."""
+        run, plan = self._run, self._run.plan
+        if row.ordering_key is not None and self.keys[row.ordering_key][0] != row.id:
+            return
+        ended = run.seconds_of(row.lease_until or 0)
+        if plan.breaker_failures or run.was_paused or not any(each.is_well_since(ended) for each in run.processes):
+            return
+        rows = run.database.committed[OUTBOX]
+        suspects = sum(1 for each in self.open if rows[each].reclaim_count or rows[each].status == "processing")
+        late = run.world.now - ended
+        allowed = 1.0 + 1.2 * plan.poll + (suspects + 1) * plan.publish_timeout
+        if late > allowed:
+            self.violated("I10", f"row {row.id} was taken over {late:.2f} s after its lease had ended")
 
     def _closed(self, row: OutboxRow) -> None:
         mine = [each for each in self.publishes.get(row.id, ()) if each.token == row.lease_version]
@@ -253,6 +271,8 @@ class Watch:
         before = self.publishes.setdefault(row_id, [])
         if any(each.token == token for each in before):
             self.violated("I3", f"row {row_id} is published twice under token {token}")
+        elif lease.until < run.database.now() and not run.plan.takes_batches:
+            self.violated("I15", f"{process.label} starts to publish row {row_id} after its lease has ended")
         if delivery.attempt > run.plan.max_attempts:
             self.violated("I3", f"row {row_id} is published at attempt {delivery.attempt}")
         cause = self._cause_of_another(before[-1], lease) if before else None
@@ -280,8 +300,9 @@ class Watch:
         return "unexplained"
 
     def told(self, publish: Publish, what: str) -> None:
-        """Note what the publisher told the dispatcher."""
-        publish.told = what
+        """Note what the publisher told the dispatcher; the first that it heard counts, unless it was cut off."""
+        if publish.told is None or what == "cut off":
+            publish.told = what
         self._run.trace(*publish.process.label, "was told", publish.number, what)
 
     def cut_off(self, batch: Iterable[tuple[int, int]]) -> None:
@@ -333,6 +354,26 @@ class Watch:
             outcome = None if row is None else row.outcome
             if outcome == "delivered" and not any(each.accepted_at for each in publishes):
                 self.violated("I1", f"row {row_id} stands as delivered and was never accepted")
+        for process in self._run.processes:
+            if process.is_up and not self.violations:
+                self._counted_right(process)
+        if not self.violations:
+            self._innocents_live()
+
+    def _counted_right(self, process: Process) -> None:
+        counted, written = process.dispatcher.counters.delivered, self.done_by[process.label]
+        if counted != written:
+            self.violated("I2", f"{process.label} closed {written} rows, and believes that it were {counted}")
+
+    def _innocents_live(self) -> None:
+        """A message that kills its process takes none of its neighbours with it."""
+        poison = self._run.poison
+        if poison is None:
+            return
+        rows = self._run.database.committed[OUTBOX]
+        for row_id in sorted(self.dead):
+            if row_id != self.rows_of.get(poison) and row_id in rows and rows[row_id].recovery_policy != "manual":
+                self.violated("I13", f"row {row_id} is dead ({rows[row_id].outcome}) of its neighbour, a poison message")
 
     def duplicates(self) -> Counter[str]:
         """Count what was accepted more than once, by cause."""
