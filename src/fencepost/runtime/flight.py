@@ -329,7 +329,7 @@ class Flight:
                 self.finish(holding, Unstarted())
 
     async def _publish(self, slots: Slots, holding: Holding) -> Result:
-        if self._is_stopping or holding.lost:
+        if self._is_stopping or _is_lost(holding):
             return Unstarted()
         message = holding.claimed.message
         publisher = self._router.find(holding.terms.queue, holding.claimed)
@@ -339,7 +339,7 @@ class Flight:
         delivery = holding.delivery()
         if holding.claimed.is_to_verify:
             known = await self._verified(slots, holding, publisher, delivery)
-            if known is not None or holding.lost or self._is_cut_off:
+            if known is not None or _is_lost(holding) or self._is_cut_off:
                 return known or Unstarted()
         return await publish(
             publisher, message, delivery, threads=slots.threads, on_unexpected=self._note_unexpected
@@ -383,7 +383,7 @@ class Flight:
         held_back: set[str] = set()
         for holding in lane.holdings:
             key = holding.claimed.message.ordering_key
-            if self._is_stopping or holding.lost or key in held_back:
+            if self._is_stopping or _is_lost(holding) or key in held_back:
                 self.finish(holding, Unstarted())
                 if key is not None:
                     held_back.add(key)
@@ -482,3 +482,8 @@ class Flight:
 
 def _is_over(holding: Holding) -> bool:
     return holding.stage is Stage.FINALIZING
+
+
+def _is_lost(holding: Holding) -> bool:
+    """Tell whether its lease is lost, or may be: what was frozen goes on before its heartbeat can tell."""
+    return bool(holding.lost) or holding.window.is_over(time.monotonic())
