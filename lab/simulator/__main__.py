@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if not options.json:
         print(f"simulator: seed {seed}", flush=True)
-    totals = explore(_seeds(seed, options.schedules, options.hours), is_enough=_enough(options), on_progress=_progress(options))
+    totals = explore(
+        _seeds(seed, options.schedules, options.hours), is_enough=_enough(options), on_progress=_progress(options)
+    )
     if options.json:
         print(json.dumps({"seed": seed, **totals.as_dict()}))
     else:
@@ -42,14 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lab.simulator",
-        description="Runs the shipped dispatcher on a virtual clock over a fake store, with faults, and watches it.",
+        description="Runs the shipped dispatcher on a virtual clock over the fake store, with faults.",
     )
-    parser.add_argument("--seed", type=int, help="where the schedules' own seeds begin; drawn, and printed, where left out")
-    parser.add_argument("--schedules", type=int, help=f"how many ({USUAL_SCHEDULES} where --hours is left out too)")
+    parser.add_argument(
+        "--seed", type=int, help="where the schedules' own seeds begin; drawn and printed if left out"
+    )
+    parser.add_argument(
+        "--schedules", type=int, help=f"how many ({USUAL_SCHEDULES} where --hours is left out too)"
+    )
     parser.add_argument("--hours", type=float, help="stop after so many hours of wall time (not of virtual time)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first schedule that fails")
     parser.add_argument("--only", type=int, metavar="SEED", help="repeat the one schedule with this very seed")
-    parser.add_argument("--without", default="", metavar="LIST", help="with --only: leave out faults, messages, processes")
+    parser.add_argument(
+        "--without", default="", metavar="LIST", help="with --only: leave out faults, messages, processes"
+    )
     parser.add_argument("--trace", type=int, default=TRACE_LINES, metavar="LINES", help="lines of a trace to show")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
@@ -61,7 +69,7 @@ def _seeds(seed: int, schedules: int | None, hours: float | None) -> Sequence[in
     return range(seed, seed + (USUAL_SCHEDULES if schedules is None else schedules))
 
 
-def _enough(options: argparse.Namespace) -> "object":
+def _enough(options: argparse.Namespace) -> object:
     ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
 
     def is_enough(totals: Totals) -> bool:
@@ -72,7 +80,7 @@ def _enough(options: argparse.Namespace) -> "object":
     return is_enough
 
 
-def _progress(options: argparse.Namespace) -> "object":
+def _progress(options: argparse.Namespace) -> object:
     told_at = time.monotonic()
 
     def tell(totals: Totals) -> None:

@@ -1,7 +1,7 @@
 """Event loops on a virtual clock: time jumps to the next timer whenever nothing is ready.
 
-A simulated process has two of them, as a real one has: its main loop and that of its heartbeat thread. Within a loop
-what is ready runs first in, first out, as asyncio promises; which loop comes next is chosen by the seed, as
+A simulated process has two of them, as a real one has: its main loop and that of its heartbeat thread. Within a
+loop what is ready runs first in, first out, as asyncio promises; which loop comes next is chosen by the seed, as
 processes and threads promise nothing. A loop that is held does not run, whatever becomes ready: its process is
 stopped, or its thread blocked. One that is gone never runs again, and nothing of it is cleaned up.
 """
@@ -13,7 +13,9 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+_set_running_loop = asyncio._set_running_loop  # noqa: SLF001 - meant for those who make event loops
 
 
 class Endless(Exception):
@@ -80,7 +82,7 @@ class World:
                     return
                 self._fire()
         finally:
-            asyncio._set_running_loop(None)
+            _set_running_loop(None)
 
     def _fire(self) -> None:
         """Move on to the next timer, and fire all of that instant."""
@@ -96,7 +98,7 @@ class World:
             handle.loop.enter(handle)
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop:
     """One event loop of the world: no sockets, no threads, and time only as the world has it."""
 
     beside: VirtualLoop
@@ -107,6 +109,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.is_held = self.is_gone = self.is_listed = False
         self._ready: deque[Handle] = deque()
         self.failures: list[dict[str, Any]] = []
+        # It has of an event loop what the shipped code needs, and that is all.
+        self._self = cast("asyncio.AbstractEventLoop", self)
 
     def __repr__(self) -> str:
         return f"<loop of {self.name}>"
@@ -123,7 +127,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Run what is ready now; what becomes ready meanwhile has to wait for the next turn."""
         ready = self._ready
         many = len(ready)
-        asyncio._set_running_loop(self)
+        _set_running_loop(self._self)
         for _ in range(many):
             handle = ready.popleft()
             callback = handle.callback
@@ -178,10 +182,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.world.now
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        return asyncio.Task(coro, loop=self._self, name=name, context=context)
 
     async def _at_once(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return function(*args)

@@ -110,7 +110,9 @@ class Operator(Client):
         ids = sorted(self.run.watch.dead)
         act = operators.retry_dead if how == "retry" else operators.skip_dead
         if ids:
-            self._do(lambda: act(self.run.catalog, ids, actor="operator", reason=None, notify=self.run.plan.notify))
+            self._do(
+                lambda: act(self.run.catalog, ids, actor="operator", reason=None, notify=self.run.plan.notify)
+            )
 
     def _pause(self, paused: bool) -> Operation[bool]:
         return queues.set_paused(self.run.catalog, "default", paused, actor="operator", notify=True)

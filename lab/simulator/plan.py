@@ -1,8 +1,8 @@
 """What happens in one schedule, drawn from its seed before it begins: processes, messages, faults.
 
 Every fault is an entry of a list, placed where it can be found again when others are left out: at the n-th
-statement of a process, at the n-th publish of a message, or at an instant. So a schedule that fails can be repeated
-with fewer of them, until nothing is left that is not needed.
+statement of a process, at the n-th publish of a message, or at an instant. So a schedule that fails can be
+repeated with fewer of them, until nothing is left that is not needed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ STATEMENT_FAULTS = (
 """What may happen at a statement. *after*: the database has done it, and its answer is lost."""
 
 PUBLISH_FAULTS = (
-    "retry", "retry", "retry", "unavailable", "permanent", "defer", "defer", "raise", "exit", "hang", "accepted hang",
-    "false failure", "late", "slow", "slow", "crash before", "crash after", "pause before", "pause after", "block",
-    "stubborn",
+    "retry", "retry", "retry", "unavailable", "permanent", "defer", "defer", "raise", "exit", "hang",
+    "accepted hang", "false failure", "late", "slow", "slow", "crash before", "crash after", "pause before",
+    "pause after", "block", "stubborn",
 )  # fmt: skip
 """What may happen at a publish."""
 
@@ -89,6 +89,8 @@ class Plan:
     lease: float
     poll: float
     publish_timeout: float
+    pace: float
+    """The longest that a publish takes where nothing goes wrong."""
     max_attempts: int
     batch: int
     concurrency: int
@@ -99,9 +101,34 @@ class Plan:
     takes_batches: bool
     resolves: bool
     """An operator retries, or skips, what is dead at the end."""
-    sequenced: bool = False
     messages: tuple[Planned, ...] = ()
     faults: tuple[Fault, ...] = field(default=())
+
+    @classmethod
+    def plain(cls, seed: int, *, faults: tuple[Fault, ...], keys: int, messages: int = 12) -> Plan:
+        """Make a plan that only these faults befall, of messages that are there from the beginning."""
+        return cls(
+            seed=seed,
+            processes=2,
+            lease=0.9,
+            poll=0.4,
+            publish_timeout=0.2,
+            pace=0.05,
+            max_attempts=5,
+            batch=20,
+            concurrency=20,
+            grace=0.3,
+            breaker_failures=0,
+            notify=True,
+            pooled=False,
+            takes_batches=False,
+            resolves=False,
+            messages=tuple(
+                Planned(number, number, 0.0, f"k{number % keys}" if keys else None, 0.0, "auto", False)
+                for number in range(messages)
+            ),
+            faults=faults,
+        )
 
     @property
     def chances(self) -> str:
@@ -126,15 +153,17 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     """Draw the plan of one schedule."""
-    chance = random.Random(f"{seed} plan")  # noqa: S311 - a schedule, not a secret
+    chance = random.Random(f"{seed} plan")
     lease = chance.choice((0.9, 1.2, 1.8))
+    publish_timeout = lease * chance.choice((0.15, 0.3))
     processes = chance.choice((1, 2, 2, 2, 3))
     plan = Plan(
         seed=seed,
         processes=processes,
         lease=lease,
         poll=chance.choice((0.4, 0.8)),
-        publish_timeout=lease * chance.choice((0.15, 0.3)),
+        publish_timeout=publish_timeout,
+        pace=chance.choice((0.006, 0.006, 0.05, 0.9 * publish_timeout)),
         max_attempts=chance.choice((2, 3, 5, 12)),
         batch=chance.choice((2, 5, 20)),
         concurrency=chance.choice((1, 3, 20)),

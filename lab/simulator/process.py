@@ -1,12 +1,10 @@
-"""A process of the simulation: the shipped dispatcher on two loops of its own, killed, stopped and started again."""
+"""A process: the shipped dispatcher on two loops of its own, killed, paused, stopped and started again."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from fencepost.config import DispatcherSettings
 from fencepost.runtime.dispatcher import Dispatcher
 from fencepost.runtime.routes import Route
 from lab.simulator.loop import VirtualLoop
@@ -29,6 +27,8 @@ class Client:
         self.loop = VirtualLoop(run.world, name, self)
         self.connections: list[Connection] = []
         self.incarnation = 0
+        self.hurt: list[tuple[float, str]] = []
+        """When something happened to it that may cost it a lease, and what."""
 
     @property
     def label(self) -> tuple[str, int]:
@@ -44,6 +44,15 @@ class Client:
     def pause(self, seconds: float) -> None:
         raise NotImplementedError
 
+    def note(self, what: str, seconds: float = 0.0) -> None:
+        """Note that something happens to it that may cost it leases, until it is over."""
+        self.hurt.append((self.run.world.now + seconds, what))
+
+    def why_lost(self, since: float) -> str | None:
+        """Return what may have cost it a lease that it had at an instant; None where nothing did."""
+        every = [what for until, what in (*self.hurt, *self.run.hurt) if until >= since]
+        return every[0] if every else None
+
 
 class Process(Client):
     """One dispatcher, and those that take its place under the same name."""
@@ -52,8 +61,6 @@ class Process(Client):
         super().__init__(run, f"w{number}")
         self.number = number
         self.is_up = False
-        self.hurt: list[tuple[float, str]] = []
-        """When something happened to it that may cost it a lease, and what."""
         self._sent = 0
         self._held_until = 0.0
 
@@ -170,19 +177,15 @@ class Process(Client):
         for _ in range(2 if hurries else 1):
             self.loop.call_soon(self.dispatcher.stop)
 
-    def note(self, what: str, seconds: float = 0.0) -> None:
-        """Note that something happens to it that may cost it leases, until it is over."""
-        self.hurt.append((self.run.world.now + seconds, what))
-
     def is_well_since(self, since: float) -> bool:
         """Tell whether it runs, and has been let alone since an instant."""
-        return self.is_up and self.started_at < since and not any(
-            until >= since for until, _ in (*self.hurt, *self.run.hurt)
+        return (
+            self.is_up
+            and self.started_at < since
+            and not any(until >= since for until, _ in (*self.hurt, *self.run.hurt))
         )
 
-    def why_lost(self, since: float) -> str | None:
-        """Return what may have cost it a lease that it had at an instant; None where nothing did."""
-        every = [what for until, what in (*self.hurt, *self.run.hurt) if until >= since]
-        return every[0] if every else None
-
-
+    def was_only_told_to_stop(self) -> bool:
+        """Tell whether nothing else has happened to it since it was started."""
+        hurt = [what for until, what in (*self.hurt, *self.run.hurt) if until >= self.started_at]
+        return all(what == "shutdown" for what in hurt)

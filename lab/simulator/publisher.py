@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lab.simulator.process import Process
     from lab.simulator.watch import Publish
 
-FASTEST, SPREAD = 0.001, 0.006
-"""Seconds that a publish takes."""
+FASTEST = 0.001
+"""Seconds that a publish takes at the least."""
 
 ARRIVES = frozenset(
     {"", "accepted hang", "false failure", "late", "slow", "crash after", "pause after", "block", "stubborn"}
@@ -55,7 +55,7 @@ class Receiver:
     async def _send(self, publish: Publish, fault: Fault | None) -> None:
         kind = "" if fault is None else fault.kind
         run, process, loop = self._process.run, self._process, asyncio.get_running_loop()
-        seconds = FASTEST + SPREAD * run.chance.random()
+        seconds = FASTEST + run.plan.pace * run.chance.random()
         if kind in ("crash before", POISON):
             process.crash(f"{kind} a publish")
             await loop.create_future()
@@ -100,7 +100,10 @@ class Receiver:
             try:
                 await asyncio.sleep(until - loop.time())
             except asyncio.CancelledError:
-                self._process.run.watch.told(publish, "time-out ignored")
+                self._ignores_time_out(publish)
+
+    def _ignores_time_out(self, publish: Publish) -> None:
+        self._process.run.watch.told(publish, "time-out ignored")
 
 
 def _raise(kind: str, seconds: float) -> None:
@@ -120,28 +123,47 @@ def _raise(kind: str, seconds: float) -> None:
 
 
 class BatchReceiver(Receiver):
-    """The same for batches: one message after the other, none behind a failure of its key."""
+    """The same for batches: one message after the other, none behind a failure of its key.
+
+    Where a batch has no answer in time, there is none for any message of it, those that were taken included.
+    """
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._batches: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """Row ids and tokens of each batch under way, by those of each of its messages."""
 
     async def publish_batch(
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
     ) -> list[BaseException | None]:
         """Publish a batch; return an outcome for each message."""
-        failed: set[str | None] = set()
+        batch = [(each.id, to.token) for each, to in zip(messages, deliveries, strict=True)]
+        self._batches.update(dict.fromkeys(batch, batch))
+        failed: set[str] = set()
         outcomes: list[BaseException | None] = []
         for message, delivery in zip(messages, deliveries, strict=True):
             key = message.ordering_key
+            outcome: BaseException | None
             if key is not None and key in failed:
-                outcomes.append(Retryable("behind a failure of its key"))
-                continue
-            try:
-                await self.publish(message, delivery)
-            except asyncio.CancelledError:
-                # What was taken before counts as cut off too: the whole batch has no answer.
-                self._process.run.watch.cut_off([(each.id, to.token) for each, to in zip(messages, deliveries, strict=True)])
-                raise
-            except BaseException as error:  # noqa: BLE001 - an outcome, as publishers of batches give them
-                failed.add(key)
-                outcomes.append(error)
+                outcome = Retryable("behind a failure of its key")
             else:
-                outcomes.append(None)
+                outcome = await self._outcome(message, delivery, batch)
+                if outcome is not None and key is not None:
+                    failed.add(key)
+            outcomes.append(outcome)
         return outcomes
+
+    async def _outcome(
+        self, message: Message, delivery: Delivery, batch: list[tuple[int, int]]
+    ) -> BaseException | None:
+        try:
+            await self.publish(message, delivery)
+        except asyncio.CancelledError:
+            self._process.run.watch.cut_off(batch)
+            raise
+        except BaseException as error:  # noqa: BLE001 - an outcome, as publishers of batches give them
+            return error
+        return None
+
+    def _ignores_time_out(self, publish: Publish) -> None:
+        self._process.run.watch.cut_off(self._batches[publish.row_id, publish.token])

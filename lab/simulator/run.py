@@ -14,7 +14,7 @@ from fencepost.config import DispatcherSettings
 from fencepost.store.catalog import Catalog, Names
 from lab.fake_store.rows import OUTBOX
 from lab.simulator import seams
-from lab.simulator.loop import Endless, VirtualLoop, World
+from lab.simulator.loop import Endless, World
 from lab.simulator.outside import Operator, Producers
 from lab.simulator.plan import POISON, Fault, Plan
 from lab.simulator.process import Process
@@ -58,7 +58,7 @@ class Run:
     def __init__(self, plan: Plan, *, keeps_trace: bool) -> None:
         self.plan = plan
         self.keeps_trace = keeps_trace
-        self.chance = random.Random(plan.chances)  # noqa: S311 - a schedule, not a secret
+        self.chance = random.Random(plan.chances)
         self.world = World(self.chance, MOST_STEPS)
         self.catalog = CATALOG
         self.is_finished = self.is_over = False
@@ -69,12 +69,14 @@ class Run:
         self.rolled_back: set[int] = set()
         self.retention_micros: int | None = None
         self.graveyard: list[Any] = []
-        """What killed processes were doing, kept so that nothing of it is cleaned up before the schedule is over."""
+        """What killed processes were doing: kept, so that nothing of it is cleaned up within the schedule."""
         self.listeners: list[ServerSession] = []
         self.writer: ServerSession | None = None
-        self.statement_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "statement"}
+        self.statement_faults = {
+            (each.target, each.nth): each for each in plan.faults if each.place == "statement"
+        }
         self._publish_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "publish"}
-        self._begun_at = self.world.now
+        self.begun_at = self.world.now
         self.was_paused = any(each.kind == "pause" and each.place == "operator" for each in plan.faults)
         self.poison = next((each.target for each in plan.faults if each.kind == POISON), None)
         self.watch = Watch(self)
@@ -90,8 +92,8 @@ class Run:
 
     def trace(self, *what: Any) -> None:
         """Note something that happened, in the order of all things."""
-        if self.keeps_trace:
-            self.events.append((round(self.world.now - self._begun_at, 6), *what))
+        if self.keeps_trace and not self.is_over:
+            self.events.append((round(self.world.now - self.begun_at, 6), *what))
 
     def latency(self) -> float:
         return FASTEST + SPREAD * self.chance.random()
@@ -109,7 +111,7 @@ class Run:
 
     @property
     def are_faults_over(self) -> bool:
-        return self.world.now >= self._begun_at + self.plan.faults_end
+        return self.world.now >= self.begun_at + self.plan.faults_end
 
     def publish_fault(self, publish: Publish) -> Fault | None:
         """Return what happens at a publish."""
@@ -165,10 +167,10 @@ class Run:
         if not self.is_finished:
             rows = self.database.committed[OUTBOX]
             left = [
-                f"{row_id} ({rows[row_id].status}, attempts {rows[row_id].attempts}, {rows[row_id].recovery_policy})"
-                for row_id in sorted(self.watch.open)[:10]
+                f"{row.id} ({row.status}, attempts {row.attempts}, {row.recovery_policy})"
+                for row in map(rows.__getitem__, sorted(self.watch.open)[:10])
             ]
-            held = [f"{each.name} holds {len(each.held)}" for each in self.processes if each.is_up and each.held]
+            held = [f"{each.name} holds {each.held}" for each in self.processes if each.is_up and each.held]
             self.watch.violated("I1", f"not drained in time: open rows {', '.join(left)}; {'; '.join(held)}")
 
     def _is_settled(self) -> bool:
@@ -195,19 +197,19 @@ def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:
         run.go()
     except Endless as error:
         run.watch.violated("I1", f"endless: {error}")
-    run.is_over = True
-    seams.CLOCK.world = None
     run.watch.finish()
     for what in seams.UNEXPLAINED:
         run.watch.violated("log", what)
     for loop in (run.server.loop, run.producers.loop, run.operator.loop):
         for failure in loop.failures:
             run.watch.violated("simulator", repr(failure))
+    run.is_over = True
+    seams.CLOCK.world = None
     publishes = [each for some in run.watch.publishes.values() for each in some]
     return Result(
         plan,
         run.watch.violations,
-        run.world.now - run._begun_at,
+        run.world.now - run.begun_at,
         run.world.steps,
         len(publishes),
         sum(len(each.accepted_at) for each in publishes),

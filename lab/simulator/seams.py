@@ -1,7 +1,7 @@
-"""What of fencepost is replaced while it is simulated, and nothing else: clock, chance, connections, one thread.
+"""What of fencepost is replaced while it is simulated: clock, chance, connections, one thread, and nothing else.
 
-Everything here is a name that the shipped modules look up when they use it. What stands in for it finds the process
-it belongs to by the event loop that runs.
+Everything here is a name that the shipped modules look up when they use it. What stands in for it finds the
+process it belongs to by the event loop that runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from fencepost.runtime import heartbeat, lifecycle, link, retention, wakeup
@@ -39,24 +39,25 @@ class Clock:
 
 
 CLOCK = Clock()
-CHANCE = random.Random(0)  # noqa: S311 - jitter, not a secret
+CHANCE = random.Random(0)
 """Stands in for the module ``random``."""
 
 UNEXPLAINED: list[str] = []
 """What the shipped code logged that it does not understand."""
 
 
+_NOT_MEANT = ("not understood", "thread died", "makes no sense")
+
+
 class _Unexplained(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if "not understood" in str(record.msg) or "thread died" in str(record.msg) or "makes no sense" in str(record.msg):
+        if any(each in str(record.msg) for each in _NOT_MEANT):
             cause = record.exc_info[1] if record.exc_info else None
             UNEXPLAINED.append(f"{record.msg}: {cause!r}")
 
 
 def _loop() -> VirtualLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)  # noqa: S101 - for the type checker: nothing else runs
-    return loop
+    return cast("VirtualLoop", asyncio.get_running_loop())
 
 
 async def _connect(url: str, role: str, limits: link.Limits) -> Any:
@@ -130,7 +131,7 @@ def collect() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what a killed process leaves behind in this one, and every log line but what nobody understands."""
+    """Leave out what killed processes leave behind, and every log line but what nobody understands."""
     root = logging.getLogger("fencepost")
     handler = _Unexplained(logging.ERROR)
     before = root.level, root.propagate

@@ -1,7 +1,8 @@
 """The database server as simulated processes meet it: sessions of the fake store behind a network that fails.
 
-A statement travels, is done, and its answer travels back, each at an instant of its own, on the server's loop; so a
-process that is killed or stopped in between leaves behind what a real one would. The server keeps the time limits
+A statement travels, is done, and its answer travels back, each at an instant of its own, on the server's loop;
+so a process that is killed or stopped in between
+leaves behind what a real one would. The server keeps the time limits
 that the shipped code sets: it ends statements, waits for locks, and transactions left open.
 """
 
@@ -149,6 +150,11 @@ class ServerSession:
         if self.connection is not None:
             self.connection.was_cut()
 
+    def connection_is_lost(self) -> None:
+        """The client has learned that the connection is gone."""
+        if self.connection is not None:
+            self.connection.closed = True
+
     def hear(self) -> None:
         """There is a notice for whoever listens."""
         if self.connection is not None and not self.is_over:
@@ -159,7 +165,9 @@ class ServerSession:
 
     def set_limits(self, statement: Statement) -> None:
         params = statement.params
-        self._limits = {name: int(params[f"{name}_ms"]) / 1000 for name in ("statement", "lock", "idle", "transaction")}
+        self._limits = {
+            name: int(params[f"{name}_ms"]) / 1000 for name in ("statement", "lock", "idle", "transaction")
+        }
 
     def _is_set_up(self, statement: Statement) -> bool:
         return statement.name in ("BEGIN", "ROLLBACK")
@@ -167,7 +175,7 @@ class ServerSession:
     def _refused(self, request: _Statement, error: psycopg.Error) -> None:
         self._running = None
         if self.store.in_transaction:
-            self.store._has_failed = True
+            self.store.abort()
         request.fail(error)
 
     def _watch_transaction(self) -> None:
@@ -226,13 +234,17 @@ class _Statement:
             self._wait(waits)
 
     def _wait(self, waits: asyncio.Future[Any]) -> None:
-        waits._asyncio_future_blocking = False
+        waits._asyncio_future_blocking = False  # noqa: SLF001 - as asyncio's own tasks do
         self._waits = waits
         if not self._timers:
             loop, session = self.session.server.loop, self.session
             self._timers = [
-                loop.call_later(session.limit("lock"), self._give_up, psycopg.errors.LockNotAvailable("lock timeout")),
-                loop.call_later(session.limit("statement"), self._give_up, psycopg.errors.QueryCanceled("timeout")),
+                loop.call_later(
+                    session.limit("lock"), self._give_up, psycopg.errors.LockNotAvailable("lock timeout")
+                ),
+                loop.call_later(
+                    session.limit("statement"), self._give_up, psycopg.errors.QueryCanceled("timeout")
+                ),
             ]
         waits.add_done_callback(self._woken)
 
@@ -274,8 +286,8 @@ class _Statement:
             self._future.set_result(rows)
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and self.session.connection:
-            self.session.connection.closed = True
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+            self.session.connection_is_lost()
         if not self._future.done():
             self._future.set_exception(error)
 

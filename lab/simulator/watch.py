@@ -15,7 +15,7 @@ from fencepost.publishers.base import Delivery
 from lab.fake_store.rows import OUTBOX, OutboxRow, Table
 
 if TYPE_CHECKING:
-    from lab.simulator.process import Process
+    from lab.simulator.process import Client, Process
     from lab.simulator.run import Run
     from lab.simulator.server import ServerSession
 
@@ -30,7 +30,7 @@ class Violation(Exception):
 class Lease:
     """One token of one row: who has it, since when, and how it ended."""
 
-    process: Process
+    process: Client
     label: Label
     since: float
     until: int
@@ -79,6 +79,8 @@ class Watch:
 
     def violated(self, guarantee: str, what: str) -> None:
         """Note that a guarantee was broken, and end the schedule."""
+        if self._run.is_over:
+            return
         self._run.trace("watch", "VIOLATION", guarantee, what)
         self.violations.append(f"{guarantee}: {what}")
         self._run.is_finished = True
@@ -137,17 +139,36 @@ class Watch:
     def _changed(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
         if self._run.keeps_trace:
             self._run.trace(
-                *session.label, "writes", after.id, before.status, "->", after.status, after.lease_version, after.attempts
+                *session.label,
+                "writes",
+                after.id,
+                before.status,
+                "->",
+                after.status,
+                after.lease_version,
+                after.attempts,
             )
         if after.lease_version < before.lease_version:
             self.violated("I9", f"token of row {after.id} fell to {after.lease_version}")
-        if before.status == "done":
-            self.violated("I12", f"row {after.id} was done and is {after.status}")
-        elif before.status == "dead":
-            self._operated(session, before, after)
-        elif before.status == "processing":
-            self._left_or_kept(session, before, after)
-        elif after.status == "processing":
+        if not 0 <= after.attempts <= self._run.plan.max_attempts:
+            self.violated("I7", f"row {after.id} has {after.attempts} attempts")
+        match before.status:
+            case "done":
+                self.violated("I12", f"row {after.id} was done and is {after.status}")
+            case "dead":
+                self._operated(session, before, after)
+            case "processing":
+                self._left_or_kept(session, before, after)
+            case _:
+                self._left_waiting(session, before, after)
+        if after.status in ("done", "dead"):
+            self.open.discard(after.id)
+        if after.status == "dead":
+            self.dead.add(after.id)
+
+    def _left_waiting(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
+        """A row that nobody held was claimed, parked or promoted; or had no attempt left."""
+        if after.status == "processing":
             self._claimed(session, before, after)
         elif after.status == "dead" and after.outcome != "exhausted":
             self.violated("I12", f"row {after.id} was {before.status} and is dead ({after.outcome})")
@@ -155,12 +176,6 @@ class Watch:
             self.violated("I1", f"row {after.id} was {before.status} and is done, claimed by nobody")
         elif before.status == "blocked" and session.role == "claim":
             self.violated("I1", f"row {after.id} was parked with nothing before it, until the reaper came by")
-        if after.status in ("done", "dead"):
-            self.open.discard(after.id)
-        if after.status == "dead":
-            self.dead.add(after.id)
-        if not 0 <= after.attempts <= self._run.plan.max_attempts:
-            self.violated("I7", f"row {after.id} has {after.attempts} attempts")
 
     def _operated(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
         if after == before:
@@ -182,8 +197,7 @@ class Watch:
         )
 
     def _left_or_kept(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
-        lease = self.leases.get((before.id, before.lease_version))
-        assert lease is not None  # noqa: S101 - for the type checker: it was claimed
+        lease = self.leases[before.id, before.lease_version]
         now = self._run.database.now()
         if after.lease_version > before.lease_version:
             if before.lease_until is None or before.lease_until >= now:
@@ -215,7 +229,8 @@ class Watch:
     def _ran_out(self, lease: Lease, row: OutboxRow) -> None:
         if lease.process.why_lost(lease.since - self._run.plan.lease) is None:
             self.violated(
-                "I15", f"the lease of row {row.id} ran out, although nothing has happened to {lease.label}, its holder"
+                "I15",
+                f"the lease of row {row.id} ran out, although nothing has happened to {lease.label}, its holder",
             )
 
     def _taken_in_time(self, row: OutboxRow) -> None:
@@ -241,7 +256,9 @@ class Watch:
     def _given_back(self, lease: Lease, row: OutboxRow) -> None:
         key = row.ordering_key
         if key is not None:
-            lease.out_of_turn = any(other in self.open or other in self.dead for other in self.keys[key] if other < row.id)
+            lease.out_of_turn = any(
+                other in self.open or other in self.dead for other in self.keys[key] if other < row.id
+            )
 
     def _finalized_in_order(
         self, row: OutboxRow, written: Mapping[int, OutboxRow | None], before: Mapping[int, OutboxRow]
@@ -343,7 +360,15 @@ class Watch:
         return any(other in self.dead for other in self.keys[row.ordering_key] if other < row_id)
 
     def has_stopped(self, process: Process) -> None:
-        """A process has ended as it was told to: nothing may be left under its lease where it had its time."""
+        """A process has ended as it was told to: it leaves nothing under its lease, if that is all."""
+        if not process.was_only_told_to_stop():
+            return
+        rows = self._run.database.committed[OUTBOX]
+        for row_id in sorted(self.open):
+            row = rows[row_id]
+            lease = self.leases.get((row_id, row.lease_version))
+            if row.status == "processing" and lease is not None and lease.label == process.label:
+                self.violated("I1", f"{process.label} has stopped and left row {row_id} under its lease")
 
     def finish(self) -> None:
         """Judge what is left."""
@@ -373,7 +398,9 @@ class Watch:
         rows = self._run.database.committed[OUTBOX]
         for row_id in sorted(self.dead):
             if row_id != self.rows_of.get(poison) and row_id in rows and rows[row_id].recovery_policy != "manual":
-                self.violated("I13", f"row {row_id} is dead ({rows[row_id].outcome}) of its neighbour, a poison message")
+                self.violated(
+                    "I13", f"row {row_id} is dead ({rows[row_id].outcome}) of its neighbour, a poison message"
+                )
 
     def duplicates(self) -> Counter[str]:
         """Count what was accepted more than once, by cause."""
