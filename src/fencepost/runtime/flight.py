@@ -121,10 +121,12 @@ class Flight:
         self._start_next(slots)
 
     async def start_alone(self, holding: Holding) -> None:
-        """Publish one message with nothing else in flight, and wait until it landed."""
+        """Publish one message with nothing else in flight or unwritten, and wait until it landed."""
         self._is_alone = True
         try:
             await self.landed_or_stopped()
+            # If it kills this process, what was delivered before must not be taken for lost, and charged for it.
+            await self._written_or_stopped(holding.terms.publish_timeout)
             self._begin(self._slots_of(holding.terms), Lane([holding]))
             await self.landed_or_stopped()
         finally:
@@ -177,6 +179,17 @@ class Flight:
         while not self._is_empty() and not self._stop.asked.is_set():
             self._ended_one.clear()
             await self._ended_one.wait()
+
+    async def _written_or_stopped(self, seconds: float) -> None:
+        """Wait until every result is written or a stop is asked for; a row that others lock is not waited for long."""
+        if self._finalizer.is_drained or self._stop.asked.is_set():
+            return
+        waits = [asyncio.create_task(each) for each in (self._finalizer.drained(), self._stop.asked.wait())]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def wake(self) -> None:
         """Let whoever waits for a landing look again."""
