@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lab.simulator import seams
 from lab.simulator.campaign import Totals, explore
@@ -69,7 +69,7 @@ def _seeds(seed: int, schedules: int | None, hours: float | None) -> Sequence[in
     return range(seed, seed + (USUAL_SCHEDULES if schedules is None else schedules))
 
 
-def _enough(options: argparse.Namespace) -> object:
+def _enough(options: argparse.Namespace) -> Callable[[Totals], bool]:
     ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
 
     def is_enough(totals: Totals) -> bool:
@@ -80,7 +80,7 @@ def _enough(options: argparse.Namespace) -> object:
     return is_enough
 
 
-def _progress(options: argparse.Namespace) -> object:
+def _progress(options: argparse.Namespace) -> Callable[[Totals], None]:
     told_at = time.monotonic()
 
     def tell(totals: Totals) -> None:

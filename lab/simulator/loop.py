@@ -110,7 +110,7 @@ class VirtualLoop:
         self._ready: deque[Handle] = deque()
         self.failures: list[dict[str, Any]] = []
         # It has of an event loop what the shipped code needs, and that is all.
-        self._self = cast("asyncio.AbstractEventLoop", self)
+        self.as_asyncio = cast("asyncio.AbstractEventLoop", self)
 
     def __repr__(self) -> str:
         return f"<loop of {self.name}>"
@@ -127,7 +127,7 @@ class VirtualLoop:
         """Run what is ready now; what becomes ready meanwhile has to wait for the next turn."""
         ready = self._ready
         many = len(ready)
-        _set_running_loop(self._self)
+        _set_running_loop(self.as_asyncio)
         for _ in range(many):
             handle = ready.popleft()
             callback = handle.callback
@@ -182,10 +182,10 @@ class VirtualLoop:
         return self.world.now
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self._self)
+        return asyncio.Future(loop=self.as_asyncio)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self._self, name=name, context=context)
+        return asyncio.Task(coro, loop=self.as_asyncio, name=name, context=context)
 
     async def _at_once(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return function(*args)

@@ -177,7 +177,7 @@ def plan_of(seed: int) -> Plan:
     )
     faults = _faults(chance, plan)
     if any(fault.kind == POISON for fault in faults):
-        plan = replace(plan, max_attempts=min(plan.max_attempts, 3))
+        plan = replace(plan, max_attempts=min(plan.max_attempts, 3), pace=0.006, takes_batches=False)
     return replace(plan, faults=faults)
 
 

@@ -128,7 +128,7 @@ class Process(Client):
         self.is_up = False
         self.loop.is_gone = self.loop.beside.is_gone = True
         for loop in (self.loop, self.loop.beside):
-            self.run.graveyard += asyncio.all_tasks(loop)
+            self.run.graveyard += asyncio.all_tasks(loop.as_asyncio)
         for connection in self.connections:
             connection.vanish(notice)
         self.run.server.loop.call_later(RESTART_SECONDS, self.start)

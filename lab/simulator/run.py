@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencepost.config import DispatcherSettings
+from fencepost.runtime.link import Limits
 from fencepost.store.catalog import Catalog, Names
 from lab.fake_store.rows import OUTBOX
 from lab.simulator import seams
@@ -25,6 +26,8 @@ from lab.simulator.watch import Publish, Watch
 CATALOG = Catalog(Names())
 
 MOST_STEPS = 150_000
+
+CONNECT_LIMIT = Limits.connect
 
 PATIENCE = 10.0
 """Seconds past all faults, a lease and a poll in which everything must be settled: links that were down for long
@@ -125,7 +128,9 @@ class Run:
         self.faults[fault.kind] += 1
         self.trace("fault", str(fault))
         if process is not None and fault.place == "statement":
-            process.note(f"{fault.kind} a statement", fault.seconds)
+            # (A silence while it connects is noticed after that limit, however short the lease is.)
+            seconds = CONNECT_LIMIT if fault.kind.startswith("hole") else fault.seconds
+            process.note(f"{fault.kind} a statement", seconds)
 
     # --- running ---
 

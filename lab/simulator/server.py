@@ -1,9 +1,8 @@
 """The database server as simulated processes meet it: sessions of the fake store behind a network that fails.
 
 A statement travels, is done, and its answer travels back, each at an instant of its own, on the server's loop;
-so a process that is killed or stopped in between
-leaves behind what a real one would. The server keeps the time limits
-that the shipped code sets: it ends statements, waits for locks, and transactions left open.
+so a process that is killed or stopped in between leaves behind what a real one would. The server keeps the time
+limits that the shipped code sets: it ends statements, waits for locks, and transactions left open.
 """
 
 from __future__ import annotations
@@ -355,18 +354,18 @@ class Connection:
     async def notifies(self, timeout: float) -> AsyncIterator[None]:
         """Yield for each notice, until there was none for a while."""
         while True:
-            if self.closed:
-                raise psycopg.OperationalError("the connection is closed")
             if not self._notices:
                 self._listener = self._loop.create_future()
                 waits = self._loop.call_later(timeout, self._wake)
                 await self._listener
                 waits.cancel()
-                if not self._notices and not self.closed:
-                    return
+                if not self._notices:
+                    break
             while self._notices:
                 self._notices -= 1
                 yield
+        if self.closed:
+            raise psycopg.OperationalError("the connection is closed")
 
     def hear(self) -> None:
         self._loop.call_later(self._session.server.run.latency(), self._heard)
