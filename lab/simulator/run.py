@@ -27,7 +27,7 @@ CATALOG = Catalog(Names())
 
 MOST_STEPS = 150_000
 
-CONNECT_LIMIT = Limits.connect
+CONNECT_LIMIT = Limits.below(timedelta(seconds=1)).connect
 
 PATIENCE = 10.0
 """Seconds past all faults, a lease and a poll in which everything must be settled: links that were down for long

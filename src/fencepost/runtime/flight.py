@@ -181,7 +181,7 @@ class Flight:
             await self._ended_one.wait()
 
     async def _written_or_stopped(self, seconds: float) -> None:
-        """Wait until every result is written or a stop is asked for; a row that others lock is not waited for long."""
+        """Wait until every result is written or a stop is asked for; a row that others lock, not for long."""
         if self._finalizer.is_drained or self._stop.asked.is_set():
             return
         waits = [asyncio.create_task(each) for each in (self._finalizer.drained(), self._stop.asked.wait())]
