@@ -203,10 +203,10 @@ SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, froz
     publish_repeated_without_a_claim: (plan_of, range(10), frozenset({"I3"})),
     failures_taken_for_deliveries: (plan_of, range(10), frozenset({"I1"})),
     followers_sent_after_a_failure: (plan_of, range(10), frozenset({"I4"})),
-    lease_trusted_too_long: (plan_of, range(60), frozenset({"I15"})),
+    lease_trusted_too_long: (pauses, range(60), frozenset({"I15"})),
     late_claims_kept: (plan_of, range(55, 110), frozenset({"I15"})),
     lost_results_dropped: (plan_of, range(60, 120), frozenset({"I1", "I2", "I15"})),
-    released_with_nothing_written: (plan_of, range(10), frozenset({"I15"})),
+    released_with_nothing_written: (plan_of, range(100), frozenset({"I15"})),
     every_failure_refunded: (plan_of, range(40, 100), frozenset({"I1", "I3"})),
 }
 """Each with what makes the schedules, the seeds that it may take, and the guarantees that it breaks."""
