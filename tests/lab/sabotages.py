@@ -193,7 +193,7 @@ def pauses(seed: int) -> Plan:
 
 SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, frozenset[str]]] = {
     finalize_without_fence: (pauses, range(30), frozenset({"I2"})),
-    attempts_not_charged: (plan_of, range(20), frozenset({"I7"})),
+    attempts_not_charged: (plan_of, range(60), frozenset({"I7"})),
     suspects_before_their_lease_has_ended: (plan_of, range(20), frozenset({"I9"})),
     nothing_promoted: (plan_of, range(20), frozenset({"I1"})),
     repeats_not_recognized: (plan_of, range(60, 120), frozenset({"I2"})),
