@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,11 @@ stale: $(VENV)/dev ## 100,000 forced finalizes with a stale token, of which none
 
 conformance: $(VENV)/dev ## random histories on model, fake store and PostgreSQL: HISTORIES=20000 SEED=…
 	$(BIN)/python -m lab.conformance --histories $(or $(HISTORIES),20000) $(if $(SEED),--seed $(SEED))
+
+# SCHEDULES=100000, or HOURS=2 of wall time; SEED=… to repeat a run; ONLY=… one schedule, as a failure prints it.
+simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=…
+	$(BIN)/python -m lab.simulator $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) \
+		$(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

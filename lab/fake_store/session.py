@@ -100,6 +100,10 @@ class FakeSession:
             return self._storage.rows(table)
         return Turn(self._transaction).rows(table)
 
+    def abort(self) -> None:
+        """Have the transaction fail, as a statement of it does that the server refuses."""
+        self._has_failed = self._transaction is not None
+
     def drop(self) -> None:
         """Lose the connection: what was not committed is rolled back, and a statement that waits fails."""
         self.is_lost = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -344,3 +345,25 @@ async def test_a_database_with_odd_defaults_changes_nothing(box: Box) -> None:
     now = box.conn.execute("SELECT now()").fetchone()
     assert now is not None
     assert abs((now[0] - seen[0].created_at).total_seconds()) < 60
+
+
+async def test_a_crash_suspect_is_published_once_every_result_before_it_is_written(box: Box) -> None:
+    # Else a message that kills its process would use up the attempts of one that was delivered just before.
+    first, second = box.enqueue(2)
+    box.conn.execute(
+        "UPDATE outbox SET status = 'processing', attempts = 1, lease_version = 1, lease_owner = 'gone', "
+        "lease_until = now() - interval '1 minute', reclaim_count = id - %s",
+        [first],
+    )
+    lock = contextlib.ExitStack()
+    seen: dict[int, str] = {}
+
+    async def publish(message: Message) -> None:
+        seen[message.id] = box.row(first)["status"]
+        if message.id == first:
+            lock.enter_context(locked(box, first))  # its result has to wait
+            asyncio.get_running_loop().call_later(0.5, lock.close)
+
+    async with running(box.dispatcher(publish)):
+        await until(lambda: box.statuses() == {"done": 2}, "both done")
+    assert seen == {first: "processing", second: "done"}

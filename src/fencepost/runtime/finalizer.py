@@ -62,6 +62,11 @@ class Finalizer(Generic[H]):
         self._idle.clear()
         self._arrived.set()
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything submitted is written."""
+        return self._idle.is_set()
+
     async def drained(self) -> None:
         """Wait until everything submitted is written."""
         await self._idle.wait()

@@ -121,10 +121,12 @@ class Flight:
         self._start_next(slots)
 
     async def start_alone(self, holding: Holding) -> None:
-        """Publish one message with nothing else in flight, and wait until it landed."""
+        """Publish one message with nothing else in flight or unwritten, and wait until it landed."""
         self._is_alone = True
         try:
             await self.landed_or_stopped()
+            # If it kills this process, what was delivered before must not be taken for lost, and charged for it.
+            await self._written_or_stopped(holding.terms.publish_timeout)
             self._begin(self._slots_of(holding.terms), Lane([holding]))
             await self.landed_or_stopped()
         finally:
@@ -177,6 +179,17 @@ class Flight:
         while not self._is_empty() and not self._stop.asked.is_set():
             self._ended_one.clear()
             await self._ended_one.wait()
+
+    async def _written_or_stopped(self, seconds: float) -> None:
+        """Wait until every result is written or a stop is asked for; a row that others lock, not for long."""
+        if self._finalizer.is_drained or self._stop.asked.is_set():
+            return
+        waits = [asyncio.create_task(each) for each in (self._finalizer.drained(), self._stop.asked.wait())]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def wake(self) -> None:
         """Let whoever waits for a landing look again."""
@@ -329,7 +342,7 @@ class Flight:
                 self.finish(holding, Unstarted())
 
     async def _publish(self, slots: Slots, holding: Holding) -> Result:
-        if self._is_stopping or holding.lost:
+        if self._is_stopping or _is_lost(holding):
             return Unstarted()
         message = holding.claimed.message
         publisher = self._router.find(holding.terms.queue, holding.claimed)
@@ -339,7 +352,7 @@ class Flight:
         delivery = holding.delivery()
         if holding.claimed.is_to_verify:
             known = await self._verified(slots, holding, publisher, delivery)
-            if known is not None or holding.lost or self._is_cut_off:
+            if known is not None or _is_lost(holding) or self._is_cut_off:
                 return known or Unstarted()
         return await publish(
             publisher, message, delivery, threads=slots.threads, on_unexpected=self._note_unexpected
@@ -383,7 +396,7 @@ class Flight:
         held_back: set[str] = set()
         for holding in lane.holdings:
             key = holding.claimed.message.ordering_key
-            if self._is_stopping or holding.lost or key in held_back:
+            if self._is_stopping or _is_lost(holding) or key in held_back:
                 self.finish(holding, Unstarted())
                 if key is not None:
                     held_back.add(key)
@@ -482,3 +495,8 @@ class Flight:
 
 def _is_over(holding: Holding) -> bool:
     return holding.stage is Stage.FINALIZING
+
+
+def _is_lost(holding: Holding) -> bool:
+    """Tell whether its lease is lost, or may be: what was frozen goes on before its heartbeat can tell."""
+    return bool(holding.lost) or holding.window.is_over(time.monotonic())

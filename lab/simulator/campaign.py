@@ -1,0 +1,86 @@
+"""Many schedules, one after the other, and what is told of them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.simulator import seams
+from lab.simulator.plan import Plan, plan_of
+from lab.simulator.run import Result, simulate
+
+COLLECT_EVERY = 25
+"""Schedules between two collections of rubbish."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What many schedules came to."""
+
+    schedules: int = 0
+    seconds: float = 0.0
+    """Virtual ones."""
+    steps: int = 0
+    publishes: int = 0
+    accepted: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    cpu_seconds: float = 0.0
+    failed: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.schedules += 1
+        self.seconds += result.seconds
+        self.steps += result.steps
+        self.publishes += result.publishes
+        self.accepted += result.accepted
+        self.faults += result.faults
+        self.duplicates += result.duplicates
+        if result.violations:
+            self.failed.append(result)
+
+    @property
+    def rate(self) -> float:
+        """Schedules a second of this process's own time."""
+        return self.schedules / self.cpu_seconds if self.cpu_seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schedules": self.schedules,
+            "virtual_hours": self.seconds / 3600,
+            "steps": self.steps,
+            "publishes": self.publishes,
+            "accepted": self.accepted,
+            "faults": dict(sorted(self.faults.items())),
+            "duplicates": dict(sorted(self.duplicates.items())),
+            "cpu_seconds": self.cpu_seconds,
+            "schedules_a_second": self.rate,
+            "failed_seeds": [each.plan.seed for each in self.failed],
+        }
+
+
+def explore(
+    seeds: Iterable[int],
+    *,
+    is_enough: Callable[[Totals], bool] = lambda _: False,
+    on_progress: Callable[[Totals], None] = lambda _: None,
+    make: Callable[[int], Plan] = plan_of,
+) -> Totals:
+    """Simulate a schedule for each seed until it is enough."""
+    totals = Totals()
+    began = time.process_time()
+    with seams.simulated():
+        for seed in seeds:
+            totals.add(simulate(make(seed)))
+            totals.cpu_seconds = time.process_time() - began
+            if totals.schedules % COLLECT_EVERY == 0:
+                gc.collect()
+                on_progress(totals)
+            if is_enough(totals):
+                break
+    totals.cpu_seconds = time.process_time() - began
+    return totals
