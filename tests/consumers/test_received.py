@@ -131,6 +131,15 @@ def test_headers_that_look_like_attributes_change_nothing(kind: str, prefix: str
     stored = {f"{theirs}id": "evil", f"{theirs}specversion": "1.0", "fencepost-token": "999"}
     received = read(outgoing(kind, prefix, headers=stored), prefix)
     assert (received.message_id, received.token) == (ID, 17)
+    assert received.headers == stored
+
+
+@prefixes
+@kinds
+def test_headers_that_are_called_like_attributes_are_read(kind: str, prefix: str) -> None:
+    theirs = prefix.replace(":", "_")
+    for stored in ({"type": "t", "source": "s", "id": "1"}, {f"{theirs}subject": "x", f"{theirs}time": "%"}):
+        assert read(outgoing(kind, prefix, headers=stored), prefix).headers == stored
 
 
 @kinds
@@ -230,6 +239,11 @@ def test_texts_that_no_sender_sends_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [b"\xff", 7, None, ("a",)])
 def test_a_name_that_is_no_text_is_refused(name: object) -> None:
     refused("name of a header is no text", {name: "x"})
+
+
+@pytest.mark.parametrize("content_type", [b"a/b", 7, True, ["a/b"]])
+def test_a_content_type_that_is_no_text_is_refused(content_type: Any) -> None:
+    refused("content type", hello(), content_type=content_type)
 
 
 @pytest.mark.parametrize("body", ["text", None, {"id": 1}, 7])
