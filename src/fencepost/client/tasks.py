@@ -208,7 +208,7 @@ class Registry:
         Raises:
             ConfigError: there is none of this name.
         """
-        found = self._tasks.get(name)
+        found = self._tasks.get(name) if isinstance(name, str) else None
         if found is None:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise ConfigError(
