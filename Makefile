@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers model judge chaos stale servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers model judge chaos stale fuzz servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ chaos: $(VENV)/dev servers ## real servers and processes under faults, then judg
 
 stale: $(VENV)/dev ## 100,000 forced finalizes with a stale token, of which none may change a row: COUNT=…
 	$(BIN)/python -m lab.chaos stale --count $(or $(COUNT),100000) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(VENV)/dev ## odd and broken input of every kind: SEED=… to repeat a run, CASES=100000, TARGET=enqueue
+	$(BIN)/python -m lab.fuzz --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

@@ -81,8 +81,10 @@ def run(
     return found
 
 
-def run_target(target: Target, seed: int, numbers: Sequence[int], say: Callable[[str], Any]) -> Tally:
-    """Run the cases of these numbers; the target is open."""
+def run_target(
+    target: Target, seed: int, numbers: Sequence[int], say: Callable[[str], Any], *, shrink: bool = True
+) -> Tally:
+    """Run the cases of these numbers; the target is open. Failures are made smaller, unless told otherwise."""
     tally = Tally(target.name)
     began = said = time.monotonic()
     for start in range(0, len(numbers), target.batch):
@@ -90,7 +92,7 @@ def run_target(target: Target, seed: int, numbers: Sequence[int], say: Callable[
         cases = [numbered_case(target, seed, number) for number in chosen]
         results = target.judged(cases)
         for number, case, result in zip(chosen, cases, results, strict=True):
-            _count(target, tally, seed, number, case, result)
+            _count(target, tally, seed, number, case, result, shrink=shrink)
         if time.monotonic() - said > 10:
             said = time.monotonic()
             say(f"  {target.name}: {tally.cases} of {len(numbers)} cases")
@@ -99,7 +101,9 @@ def run_target(target: Target, seed: int, numbers: Sequence[int], say: Callable[
     return tally
 
 
-def _count(target: Target, tally: Tally, seed: int, number: int, case: Case, result: Result) -> None:
+def _count(
+    target: Target, tally: Tally, seed: int, number: int, case: Case, result: Result, *, shrink: bool
+) -> None:
     tally.cases += 1
     tally.verdicts[result.verdict] += 1
     if result.verdict is Verdict.REFUSED:
@@ -108,16 +112,16 @@ def _count(target: Target, tally: Tally, seed: int, number: int, case: Case, res
         return
     kinds = {failure.why.partition(":")[0] for failure in tally.failures}
     if len(tally.failures) < MOST_SHOWN and result.kind not in kinds:
-        tally.failures.append(_failure(target, seed, number, case, result))
+        tally.failures.append(_failure(target, seed, number, case, result, shrink=shrink))
 
 
-def _failure(target: Target, seed: int, number: int, case: Case, result: Result) -> Failure:
+def _failure(target: Target, seed: int, number: int, case: Case, result: Result, *, shrink: bool) -> Failure:
     def fails(candidate: Case) -> bool:
         again = target.judged([candidate])[0]
         return again.verdict is Verdict.FAILED and again.kind == result.kind
 
-    alone = fails(case)
-    shown = repr(smaller(case, fails) if alone and not result.is_of_case else case)
+    alone = not shrink or fails(case)
+    shown = repr(smaller(case, fails) if shrink and alone and not result.is_of_case else case)
     return Failure(
         target.name, seed, number, result.why, shown if len(shown) < 1_500 else f"{shown[:1_500]}…", alone
     )
@@ -134,7 +138,9 @@ def _blind(target: Target, tally: Tally) -> str | None:
 def line(tally: Tally) -> str:
     """Return one line about a target."""
     counts = "  ".join(f"{verdict} {tally.verdicts[verdict]:>6}" for verdict in Verdict)
-    return f"{tally.target:<16} {tally.cases:>6} cases  {counts}  {tally.seconds:7.1f} s  {tally.blind or ''}".rstrip()
+    return (
+        f"{tally.target:<16} {tally.cases:>6} cases  {counts} {tally.seconds:7.1f} s {tally.blind or ''}".rstrip()
+    )
 
 
 def report(tallies: Iterable[Tally], seed: int) -> dict[str, Any]:

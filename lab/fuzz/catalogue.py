@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from lab.fuzz.target import Target
+from lab.fuzz.targets.addresses import Addresses
 from lab.fuzz.targets.broker_answers import MqttAnswers, NatsAnswers, RedisAnswers
+from lab.fuzz.targets.commands import Commands
+from lab.fuzz.targets.configuration import Configuration
 from lab.fuzz.targets.enqueue import EnqueueAsync, EnqueuePsycopg, EnqueueSession, EnqueueSqlalchemy
+from lab.fuzz.targets.foreign import Foreign
 from lab.fuzz.targets.http_answers import HttpAnswers
+from lab.fuzz.targets.jobs import EnqueuedJobs, Schedules
 from lab.fuzz.targets.received import ReceivedMessages
+from lab.fuzz.targets.receivers import Receivers
 from lab.fuzz.targets.travel import Travel
 
 TARGETS: tuple[type[Target], ...] = (
@@ -14,8 +20,15 @@ TARGETS: tuple[type[Target], ...] = (
     EnqueueAsync,
     EnqueueSqlalchemy,
     EnqueueSession,
+    Foreign,
+    EnqueuedJobs,
+    Schedules,
+    Receivers,
     Travel,
     ReceivedMessages,
+    Addresses,
+    Configuration,
+    Commands,
     HttpAnswers,
     RedisAnswers,
     NatsAnswers,

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import StorageType
 from nats.js.errors import NotFoundError
 from redis.asyncio import Redis
 from tests.publishers.mosquitto_server import MosquittoServer
@@ -196,7 +197,7 @@ class RedisAnswers(_BrokerAnswers):
 
     @asynccontextmanager
     async def broker(self, places: Places) -> AsyncIterator[None]:
-        with RedisServer(places.folder / "redis") as self._server:
+        with RedisServer(places.folder / "redis", "--appendonly", "no") as self._server:
             async with self._server.client() as self._client:
                 yield
 
@@ -236,7 +237,7 @@ class NatsAnswers(_BrokerAnswers):
     async def broker(self, places: Places) -> AsyncIterator[None]:
         with NatsServer(places.folder / "nats") as self._server:
             self._client = await self._server.connect()
-            await self._client.jetstream().add_stream(name="FUZZ", subjects=["fuzz.>"])
+            await self._client.jetstream().add_stream(name="FUZZ", subjects=["fuzz.>"], storage=StorageType.MEMORY)
             await self._client.subscribe("odd.*", cb=self._answer_oddly)
             yield
             await self._client.close()
@@ -294,7 +295,7 @@ class MqttAnswers(_BrokerAnswers):
 
     @asynccontextmanager
     async def broker(self, places: Places) -> AsyncIterator[None]:
-        (places.folder / "mqtt").mkdir()
+        (places.folder / "mqtt").mkdir(exist_ok=True)
         with MosquittoServer(places.folder / "mqtt") as self._server:
             async with self._server.client("fuzz") as client:
                 await client.subscribe("#", qos=0)

@@ -25,7 +25,10 @@ from lab.fuzz.places import Places
 from lab.fuzz.target import ACCEPTED, Case, Loop, Result, Target, against_case, failed, refused, unexpected
 
 ERROR = "it \x00 failed \ud800 😀"
-LATEST = "SELECT id, (extract(epoch FROM available_at) * 1000000)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint FROM outbox"
+LATEST = """
+SELECT id, (extract(epoch FROM available_at) * 1000000)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
+FROM outbox
+"""
 ALL_DUE = "UPDATE outbox SET available_at = statement_timestamp() WHERE status = 'pending'"
 DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -80,8 +80,9 @@ TEXTS = (
     ),
 )
 DOCUMENT = {
-    "specversion": "1.0", "id": "m", "source": "/s", "type": "t", "partitionkey": "k", "sequence": "0000000000000000001",
-    "fencepostattempt": "1", "fenceposttoken": "3", "datacontenttype": "application/json", "data": {"a": [1, 1.5, None]},
+    "specversion": "1.0", "id": "m", "source": "/s", "type": "t", "partitionkey": "k",
+    "sequence": "0000000000000000001", "fencepostattempt": "1", "fenceposttoken": "3",
+    "datacontenttype": "application/json", "data": {"a": [1, 1.5, None]},
 }  # fmt: skip
 
 
