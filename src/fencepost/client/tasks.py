@@ -202,7 +202,7 @@ class Registry:
         settings = {each.name: getattr(task, each.name) for each in fields(Task) if each.init}
         self._tasks[name] = Task(**settings | {"verifier": verifier})
 
-    def task(self, name: str) -> Task:
+    def task(self, name: object) -> Task:
         """Return a task.
 
         Raises:
