@@ -68,7 +68,7 @@ class Addresses(OneByOne):
         except ConfigError as error:
             return refused(error)
         filled = template.filled("x")
-        return ACCEPTED if isinstance(filled, str) and filled else failed("an empty place", text)
+        return ACCEPTED if filled else failed("an empty place", text)
 
 
 def _has_user_information(url: str) -> bool:

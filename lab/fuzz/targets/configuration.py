@@ -83,7 +83,8 @@ VALUES = (
     ),
 )
 LINES = (
-    "[destinations]", "[routes]", "[worker]", "[[routes]]", "[other]", 'hook = "https://example.com/"', "= 1", '"a',
+    "[destinations]", "[routes]", "[worker]", "[[routes]]", "[other]", 'hook = "https://example.com/"',
+    "= 1", '"a',
     '"order.*" = ["hook"]', 'event_type = "*"', 'to = "stdout:"', 'to = ["a","b"]', "[[[", "\x00",
     'x = { url = "stdout:", timeout = 5 }',
 )  # fmt: skip

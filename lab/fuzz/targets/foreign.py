@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
@@ -97,7 +97,7 @@ class Foreign(Target):
             row["payload"] = (
                 chance.choice(JSON_TEXTS) if is_odd else json.dumps(values.json_value(chance), ensure_ascii=False)
             )
-        makers = {
+        makers: dict[str, Callable[[], Any]] = {
             "headers": lambda: chance.choice(HEADERS),
             "aggregate_type": lambda: values.text(chance),
             "aggregate_id": lambda: values.text(chance),

@@ -18,7 +18,7 @@ from lab.fuzz.target import ACCEPTED, Case, Result, Target, failed, refused, une
 
 MOST = 2**63 - 1
 NUMBERS = (0, 1, 2, 3, 4, 5, MOST, MOST - 1)
-BAD_NUMBERS = (-1, MOST + 1, 10**400, 1.0, "1", True, b"1", [], float("nan"))
+BAD_NUMBERS: tuple[Any, ...] = (-1, MOST + 1, 10**400, 1.0, "1", True, b"1", [], float("nan"))
 
 
 def _number(chance: Random) -> Any:
