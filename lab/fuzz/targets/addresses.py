@@ -31,7 +31,7 @@ TEMPLATES = ("shop.{event_type}", "{queue}/{key}", "{aggregate_type}.{aggregate_
 
 class Addresses(OneByOne):
     name = "addresses"
-    share = 2
+    share = 1
 
     def case(self, chance: Random) -> Case:
         if values.often(chance, 0.2):

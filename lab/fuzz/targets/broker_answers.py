@@ -192,7 +192,7 @@ class _BrokerAnswers(Answers):
 
 class RedisAnswers(_BrokerAnswers):
     name = "redis-answers"
-    share = 3
+    share = 1.5
     made_up = REDIS_ANSWERS
 
     @asynccontextmanager
@@ -220,7 +220,7 @@ class RedisAnswers(_BrokerAnswers):
 
 class NatsAnswers(_BrokerAnswers):
     name = "nats-answers"
-    share = 3
+    share = 1.5
 
     def __init__(self) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ def _is_acknowledgement(answer: bytes) -> bool:
 
 class MqttAnswers(_BrokerAnswers):
     name = "mqtt-answers"
-    share = 1.5
+    share = 0.8
     made_up = MQTT_ANSWERS
 
     @asynccontextmanager

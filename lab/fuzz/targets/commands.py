@@ -96,7 +96,7 @@ def _walked(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tup
 
 class Commands(OneByOne):
     name = "commands"
-    share = 1.5
+    share = 1
 
     def __init__(self) -> None:
         self._commands = dict(_walked(cli, ()))

@@ -92,7 +92,7 @@ LINES = (
 
 class Configuration(OneByOne):
     name = "configuration"
-    share = 2.5
+    share = 1.5
 
     @contextmanager
     def opened(self, places: Places) -> Iterator[None]:

@@ -69,7 +69,7 @@ HEADERS = (
 
 class Foreign(Target):
     name = "foreign"
-    share = 5
+    share = 1.5
     batch = 100
 
     def __init__(self) -> None:

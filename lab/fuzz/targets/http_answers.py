@@ -78,7 +78,7 @@ _SUCCESS = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}(?: [^\r\n]*)?\r?\n")
 
 class HttpAnswers(Answers):
     name = "http-answers"
-    share = 8
+    share = 5
     batch = 200
     lanes = 20
 

@@ -44,7 +44,7 @@ ERROR, SHOWN_ERROR = "odd \x00 \ud800 é", "odd \\x00 \\ud800 é"
 
 class EnqueuedJobs(Target):
     name = "jobs"
-    share = 6
+    share = 4
     batch = 100
 
     def __init__(self) -> None:

@@ -218,7 +218,7 @@ READERS: dict[str, Callable[[Case], Received]] = {
 
 class ReceivedMessages(OneByOne):
     name = "received"
-    share = 12
+    share = 24
     batch = 500
 
     def case(self, chance: Random) -> Case:

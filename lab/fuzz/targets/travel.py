@@ -216,7 +216,7 @@ def _headers(chance: Random) -> dict[str, str]:
 
 class Travel(OneByOne):
     name = "travel"
-    share = 14
+    share = 26
     batch = 500
 
     def __init__(self) -> None:
