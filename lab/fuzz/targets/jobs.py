@@ -39,7 +39,9 @@ EXPRESSIONS = (
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia")
 
 
-ERROR, SHOWN_ERROR = "odd \x00 \ud800 é", "odd \\x00 \\ud800 é"
+ERROR = "odd \x00 \ud800 é"
+KEPT_CHARS = 4_000
+"""Of an error; of a longer one its start and its end are kept."""
 
 
 class EnqueuedJobs(Target):
@@ -130,8 +132,7 @@ class EnqueuedJobs(Target):
         if is_last:
             ended = [_done(each, cases[rows[each.id]]) for each in claimed]
         else:
-            action = Reschedule(Event.RETRY, timedelta(0), ERROR, refund_attempt=False)
-            ended = [job_fenced.Finished(each, action) for each in claimed]
+            ended = [job_fenced.Finished(each, _failed(cases[rows[each.id]])) for each in claimed]
         for row_id in self._do(job_fenced.finalize(self._jobs.catalog, ended)):
             found[rows[row_id]] = failed("lost lease")
         self._conn.commit()
@@ -154,7 +155,8 @@ class EnqueuedJobs(Target):
         if info is None:
             return failed("gone")
         if not is_last:
-            return ACCEPTED if info.last_error == SHOWN_ERROR else failed("another error", repr(info.last_error))
+            is_kept = _is_kept(case.get("error", ERROR), info.last_error or "")
+            return ACCEPTED if is_kept else failed("another error", repr(info.last_error)[:500])
         text = _result(case)
         if text is not None and info.result != json.loads(text):
             return failed("another result", f"{info.result!r:.300} instead of {text:.300}")
@@ -200,6 +202,28 @@ def _compared(claimed: ClaimedJob, case: Case) -> Result:
     if claimed.job.unique_key != options.get("unique_key"):
         return failed("another unique key", claimed.job.unique_key)
     return ACCEPTED
+
+
+def _error(chance: Random) -> str:
+    """Return what a handler or a publisher may say of its failure: anything."""
+    parts = [values.text(chance), chance.choice((*values.NEVER, "")), values.text(chance)]
+    return "".join(parts) * chance.choice((1, 1, 1, 100, 5_000)) or "x"
+
+
+def _failed(case: Case) -> Reschedule:
+    return Reschedule(Event.RETRY, timedelta(0), case.get("error", ERROR), refund_attempt=False)
+
+
+def _is_kept(error: str, stored: str) -> bool:
+    """Tell whether an error was stored: as it is but for what no store can hold, or its start and its end."""
+    if len(error) <= KEPT_CHARS:
+        return stored == _storable(error)
+    return stored.startswith(_storable(error[:2_000])) and stored.endswith(_storable(error[-500:]))
+
+
+def _storable(text: str) -> str:
+    shown = {"\x00": "\\x00"} | {char: f"\\u{ord(char):04x}" for char in text if "\ud800" <= char <= "\udfff"}
+    return "".join(shown.get(char, char) for char in text)
 
 
 def _result(case: Case) -> str | None:
