@@ -124,6 +124,12 @@ def test_any_text_that_can_be_stored_is_read_as_it_was(text: str) -> None:
         assert text in (received.headers.get("x"), json.loads(received.body))
 
 
+@kinds
+@pytest.mark.parametrize("payload", [b" [1 , 2]\n", b"1\r\n", b"\t{}"])
+def test_blanks_around_json_are_a_part_of_it(kind: str, payload: bytes) -> None:
+    assert read(outgoing(kind, HTTP_PREFIX, payload=payload), HTTP_PREFIX).body == payload
+
+
 @prefixes
 @kinds
 def test_headers_that_look_like_attributes_change_nothing(kind: str, prefix: str) -> None:
