@@ -29,7 +29,7 @@ from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.publishers.redis.stream import OPTIONS as REDIS_OPTIONS
 from fencepost.publishers.redis.stream import Writer
 from fencepost.testing import sample_delivery, sample_message
-from lab.fuzz import values
+from lab.fuzz import messages, values
 from lab.fuzz.target import ACCEPTED, Case, OneByOne, Result, against_case, failed, refused
 
 TRACE_NAMES = ("traceparent", "tracestate", "baggage")
@@ -172,6 +172,8 @@ def some_message(chance: Random) -> dict[str, Any]:
     payload = (
         values.data(chance) if is_bytes else json.dumps(values.json_value(chance), ensure_ascii=False).encode()
     )
+    if not is_bytes and values.often(chance, 0.3):
+        payload = messages.json_text(chance).encode()
     kinds = (
         "text/plain",
         "application/json",
