@@ -25,6 +25,10 @@ from lab.fuzz.targets.travel import wires
 MOST_ROUNDS = 400
 MAX_ATTEMPTS = 3
 LOOK = "SELECT status, outcome, last_error, payload::text, payload_bytes FROM outbox WHERE id = %s"
+HEAD = """
+SELECT 1 FROM outbox AS head JOIN outbox AS follower USING (queue, ordering_key)
+WHERE follower.id = %s AND head.id < follower.id AND head.status = 'dead'
+"""
 LEFT = """
 SELECT count(*) AS n FROM outbox
 WHERE status IN ('pending', 'processing', 'blocked') AND available_at <= statement_timestamp()
@@ -186,4 +190,6 @@ class Foreign(Target):
             if is_unpublished or is_refused or is_unknown:
                 return refused(f"dead {row['outcome']}")
             return failed("dead for no good reason", f"{row['outcome']}: {row['last_error']}")
+        if self._conn.execute(HEAD, [row_id]).fetchone():
+            return refused("behind a dead head")  # as it should be, until a person decides
         return failed(f"left {row['status']}", row["last_error"])
