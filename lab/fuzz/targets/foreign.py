@@ -22,7 +22,7 @@ from lab.fuzz.places import Places
 from lab.fuzz.target import ACCEPTED, Case, Loop, Result, Target, failed, refused
 from lab.fuzz.targets.travel import wires
 
-MOST_ROUNDS = 400
+MOST_ROUNDS = 3_000
 MAX_ATTEMPTS = 3
 LOOK = "SELECT status, outcome, last_error, payload::text, payload_bytes FROM outbox WHERE id = %s"
 HEAD = """
