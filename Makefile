@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate fuzz servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ conformance: $(VENV)/dev ## random histories on model, fake store and PostgreSQL
 simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=…
 	$(BIN)/python -m lab.simulator $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) \
 		$(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT))
+
+fuzz: $(VENV)/dev ## odd and broken input of every kind: SEED=… to repeat a run, CASES=100000, TARGET=enqueue
+	$(BIN)/python -m lab.fuzz --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh

@@ -47,6 +47,7 @@ def between(expression: str, zone: str, begin: str, end: str) -> list[str]:
     ("changed", "remedy"),
     [
         ({"task": "nothing"}, "there is no task 'nothing'"),
+        ({"task": ["nothing"]}, "there is no task"),
         ({"expression": "* * * *"}, "five fields"),
         ({"expression": "60 * * * *"}, "Bad minute"),
         ({"expression": "@daily"}, "five fields"),

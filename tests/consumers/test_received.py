@@ -124,6 +124,12 @@ def test_any_text_that_can_be_stored_is_read_as_it_was(text: str) -> None:
         assert text in (received.headers.get("x"), json.loads(received.body))
 
 
+@kinds
+@pytest.mark.parametrize("payload", [b" [1 , 2]\n", b"1\r\n", b"\t{}"])
+def test_blanks_around_json_are_a_part_of_it(kind: str, payload: bytes) -> None:
+    assert read(outgoing(kind, HTTP_PREFIX, payload=payload), HTTP_PREFIX).body == payload
+
+
 @prefixes
 @kinds
 def test_headers_that_look_like_attributes_change_nothing(kind: str, prefix: str) -> None:
@@ -131,6 +137,15 @@ def test_headers_that_look_like_attributes_change_nothing(kind: str, prefix: str
     stored = {f"{theirs}id": "evil", f"{theirs}specversion": "1.0", "fencepost-token": "999"}
     received = read(outgoing(kind, prefix, headers=stored), prefix)
     assert (received.message_id, received.token) == (ID, 17)
+    assert received.headers == stored
+
+
+@prefixes
+@kinds
+def test_headers_that_are_called_like_attributes_are_read(kind: str, prefix: str) -> None:
+    theirs = prefix.replace(":", "_")
+    for stored in ({"type": "t", "source": "s", "id": "1"}, {f"{theirs}subject": "x", f"{theirs}time": "%"}):
+        assert read(outgoing(kind, prefix, headers=stored), prefix).headers == stored
 
 
 @kinds
@@ -230,6 +245,11 @@ def test_texts_that_no_sender_sends_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [b"\xff", 7, None, ("a",)])
 def test_a_name_that_is_no_text_is_refused(name: object) -> None:
     refused("name of a header is no text", {name: "x"})
+
+
+@pytest.mark.parametrize("content_type", [b"a/b", 7, True, ["a/b"]])
+def test_a_content_type_that_is_no_text_is_refused(content_type: Any) -> None:
+    refused("content type", hello(), content_type=content_type)
 
 
 @pytest.mark.parametrize("body", ["text", None, {"id": 1}, 7])

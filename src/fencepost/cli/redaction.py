@@ -11,6 +11,8 @@ from fencepost.publishers.address import MASK
 
 # Of an address that nobody told us about, such as one in a publisher's own error text.
 _USER_INFORMATION = re.compile(r"(?<=://)([^\s:/@]*):[^\s/@]+@")
+# Of one that could not be read, such as a database's with '=' where '?' belongs.
+_PASSWORD = re.compile(r"(?<=password=)[^\s&]+")
 
 
 class Redactor:
@@ -42,7 +44,7 @@ class Redactor:
         """Return the text with every secret masked."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
-        return _USER_INFORMATION.sub(rf"\1:{MASK}@", text)
+        return _PASSWORD.sub(MASK, _USER_INFORMATION.sub(rf"\1:{MASK}@", text))
 
     def _add(self, secret: str) -> None:
         self._secrets |= spellings(secret)

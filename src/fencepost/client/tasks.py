@@ -202,13 +202,13 @@ class Registry:
         settings = {each.name: getattr(task, each.name) for each in fields(Task) if each.init}
         self._tasks[name] = Task(**settings | {"verifier": verifier})
 
-    def task(self, name: str) -> Task:
+    def task(self, name: object) -> Task:
         """Return a task.
 
         Raises:
             ConfigError: there is none of this name.
         """
-        found = self._tasks.get(name)
+        found = self._tasks.get(name) if isinstance(name, str) else None
         if found is None:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -110,6 +110,8 @@ def received_from(
     if not isinstance(body, bytes | bytearray | memoryview):
         raise InvalidMessage(f"the body must be bytes, as they were received, not {type(body).__name__}")
     found = _sorted(headers)
+    if content_type is not None and not isinstance(content_type, str):
+        raise InvalidMessage(f"the content type is no text: {_shown(content_type)}")
     media = content_type if content_type is not None else found.own.get(names.CONTENT_TYPE.lower())
     media = None if media is None else _decoded(names.CONTENT_TYPE, media)
     fields = {name: _decoded(name, found.own[name.lower()]) for name in _ATTRIBUTE_OF if name.lower() in found.own}
@@ -122,8 +124,9 @@ def received_from(
         raise InvalidMessage(
             f"there is no message id: neither the header {names.MESSAGE_ID} nor the id of a CloudEvent"
         )
+    message_id = checked_text(names.MESSAGE_ID, fields[names.MESSAGE_ID], MAX_MESSAGE_ID_BYTES)
     return Received(
-        message_id=checked_text(names.MESSAGE_ID, fields[names.MESSAGE_ID], MAX_MESSAGE_ID_BYTES),
+        message_id=message_id,
         body=bytes(body),
         token=_number(fields, names.TOKEN, least=0),
         attempt=_number(fields, names.ATTEMPT, least=1),
@@ -133,7 +136,7 @@ def received_from(
         sequence=_number(fields, names.SEQUENCE, least=0),
         replay_of=_text(fields, names.REPLAY_OF),
         content_type=media,
-        headers=_of_the_message(found, prefix),
+        headers=_of_the_message(found, _envelope_of(found.other, prefix, message_id)),
     )
 
 
@@ -224,14 +227,26 @@ def _document(media: str | None, body: bytes, message_id: str | None) -> Event |
     return event if message_id in (None, event.attributes.get("id")) else None
 
 
-def _of_the_message(found: _Sorted, prefix: str | None) -> dict[str, str]:
+def _envelope_of(headers: Mapping[str, str], prefix: str | None, message_id: str) -> frozenset[str]:
+    """Return the names of the headers that are attributes of this very message as a CloudEvent in binary mode.
+
+    Of another id, or without ``specversion``, they are headers that were enqueued, such as a ``type`` in MQTT.
+    """
+    found = {name: _attribute(name, prefix) for name in headers}
+    ids = [_decoded_or_as_is(headers[name]) for name, attribute in found.items() if attribute == "id"]
+    if "specversion" not in found.values() or message_id not in ids:
+        return frozenset()
+    return frozenset(name for name, attribute in found.items() if attribute in ATTRIBUTES)
+
+
+def _of_the_message(found: _Sorted, envelope: Collection[str]) -> dict[str, str]:
     """Return the message's own headers, decoded, without those of the transport and of the envelope."""
     decoded: dict[str, str] = {}
     for name, value in found.other.items():
         lower = name.lower()
         if lower in names.TRACE_HEADERS:
             decoded[name] = value
-        elif not names.is_reserved(lower) and _attribute(name, prefix) not in ATTRIBUTES:
+        elif not names.is_reserved(lower) and name not in envelope:
             decoded[name] = _decoded_or_as_is(value)
     return decoded | {name: _decoded_or_as_is(value) for name, value in found.renamed.items()}
 

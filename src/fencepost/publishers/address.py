@@ -119,8 +119,9 @@ def parse_address(url: str, *, options: Collection[str], prefixes: tuple[str, ..
 def masked(url: str) -> str:
     """Return the URL fit for display: user information and query values become ``***``. Never raises."""
     scheme, colon, rest = url.partition(":")
-    if not colon:
-        return MASK if "@" in url else _printable(url)
+    if not colon or not _SCHEME.match(scheme):
+        # No URL at all: perhaps one without its scheme, or the key=value words of a database's address.
+        return MASK if "@" in url or "=" in url else _printable(url)
     try:
         parts = urlsplit(url)
         _check_authority(parts, rest)
@@ -148,8 +149,9 @@ def _check_authority(parts: SplitResult, rest: str) -> None:
     """Raise ValueError unless the text before the path is surely what `urlsplit` took it for."""
     if not rest.startswith("//") and "@" in rest:
         raise ValueError("user information without //")
-    if "@" in parts.path and "@" not in parts.netloc and ":" in parts.netloc:
-        raise ValueError("perhaps a password of digits before a '/' in it")
+    before, at, _ = parts.path.rpartition("@")
+    if at and "@" not in parts.netloc and (":" in parts.netloc + before or not parts.netloc):
+        raise ValueError("perhaps a password of digits before a '/' in it, or a '/' too many before the password")
     for text in parts.netloc.rpartition("@")[2].split(","):
         _host_and_port(text)
 

@@ -149,8 +149,12 @@ def as_headers(found: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def as_json(found: Mapping[str, str], payload: bytes) -> bytes:
-    """Return the JSON format: a JSON payload as ``data``, byte for byte; any other as ``data_base64``."""
+    """Return the JSON format: a JSON payload as ``data``, byte for byte; any other as ``data_base64``.
+
+    So is one with blanks around it: around a member's value they would be the document's, and lost.
+    """
     start = json.dumps(found)[:-1].encode("ascii")
-    if _JSON_TYPE.match(found.get("datacontenttype", "")) and is_strict_json(payload):
+    is_json = _JSON_TYPE.match(found.get("datacontenttype", "")) and is_strict_json(payload)
+    if is_json and payload == payload.strip(b" \t\n\r"):
         return start + b', "data": ' + payload + b"}"
     return start + b', "data_base64": "' + base64.b64encode(payload) + b'"}'

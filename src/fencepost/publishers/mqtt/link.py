@@ -66,7 +66,8 @@ class MqttLink(asyncio.Protocol):
         self.gone: asyncio.Future[None] = loop.create_future()
         """Done as soon as the connection is closed, by whichever side."""
         self.came_back = 0
-        """How many pieces of data came back so far."""
+        """How many packets came back so far. Bytes that never become one are no sign of life."""
+        self._has_spoken = False
         self.most_bytes = UNLIMITED
         """The largest packet that the broker takes."""
         self._transport: asyncio.Transport | None = None
@@ -180,14 +181,15 @@ class MqttLink(asyncio.Protocol):
                 peer.setsockopt(socket.IPPROTO_TCP, QUICK_ACK, 1)
 
     def data_received(self, data: bytes) -> None:
-        self.came_back += 1
         self._confirm_at_once()
-        if not self._welcome.done() and self.came_back == 1 and data[0] != packets.CONNACK:
+        if not self._has_spoken and data[0] != packets.CONNACK:
             self._refuse("it does not speak MQTT")
             self._drop()
             return
+        self._has_spoken = True
         try:
             for packet, answer in self._packets.feed(data):
+                self.came_back += 1
                 self._handle(packet, answer)
         except packets.Malformed as error:
             self._refuse(f"it does not speak MQTT 5 ({error})")

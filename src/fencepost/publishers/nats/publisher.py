@@ -44,6 +44,7 @@ STATUS_HEADERS = frozenset({"status", "description"})
 # JetStream error codes (server/errors.json of nats-server).
 TOO_LARGE_ERRORS = frozenset({10054, 10097})
 WRONG_STREAM_ERROR = 10060
+MAX_DESCRIPTION_CHARS = 1_000
 UNAVAILABLE_ERRORS = frozenset({10002, 10008, 10023, 10028, 10039, 10047, 10076})
 """Out of resources, no leader in the cluster, or JetStream not enabled: no message of any kind is stored."""
 
@@ -207,21 +208,23 @@ class NatsPublisher(BatchPublisher):
     def _refusal(self, data: bytes, subject: str) -> PublishFailure | None:
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             return self._not_a_stream(subject)
         error = answer.get("error")
         if isinstance(error, dict):
-            code, description = error.get("err_code"), error.get("description")
+            given, description = error.get("err_code"), str(error.get("description"))[:MAX_DESCRIPTION_CHARS]
+            code = given if isinstance(given, int) else None
             text = f"{self._shown}: JetStream refused subject {subject!r}: {description} ({code})"
             if code in TOO_LARGE_ERRORS:
                 return Permanent(text)
             if code == WRONG_STREAM_ERROR:
                 return Retryable(f"{text}; ?stream={self._stream} must be the stream that has this subject")
             return Retryable(text, unavailable=code in UNAVAILABLE_ERRORS)
-        stream = answer.get("stream")
-        if not stream or "seq" not in answer or (self._stream is not None and stream != self._stream):
+        stream, number = answer.get("stream"), answer.get("seq")
+        is_one = isinstance(stream, str) and stream and type(number) is int and number > 0
+        if not is_one or (self._stream is not None and stream != self._stream):
             return self._not_a_stream(subject)
         return None
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -209,14 +209,27 @@ class RedisPublisher(BatchPublisher):
 
     async def _answer(self, connection: Any) -> Any:
         try:
-            return await connection.read_response()
+            with self._understood():
+                return await connection.read_response()
         except self._redis.exceptions.ResponseError as error:
             return error  # of this command alone
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Turn what redis-py raises at bytes that are not its protocol into an error of its own."""
+        try:
+            yield
+        except (self._redis.exceptions.RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever its parser meets: ValueError, RecursionError, …
+            what = f"not the protocol of Redis: {type(error).__name__}"
+            raise self._redis.exceptions.InvalidResponse(what) from None
 
     def _read(self, piece: list[Entry], answer: Any, talk: _Talk, stored: list[int]) -> bool:
         """Note what a command's answer says about each of its entries."""
         misled = False
-        answers = answer if isinstance(answer, list) else [answer] * len(piece)
+        is_of_script = isinstance(answer, list) and self._writer.is_script(piece)
+        answers = answer if is_of_script else [answer] * len(piece)
         for entry, one in zip(piece, answers, strict=False):  # a script ends at its first error
             text = self._text(one)
             if not text:
@@ -234,7 +247,10 @@ class RedisPublisher(BatchPublisher):
                 talk.batch.failed(entry.place, Retryable(text, unavailable=code in UNAVAILABLE))
             talk.open.discard(entry.place)
         for entry in piece[len(answers) :]:
-            talk.batch.may_go(entry.place)  # it may not, and its outcome says so
+            if talk.batch.may_go(entry.place):  # else its outcome says so
+                talk.batch.failed(
+                    entry.place, Retryable(f"{self._shown}: the answer says nothing of this message")
+                )
             talk.open.discard(entry.place)
         return misled
 
@@ -263,7 +279,8 @@ class RedisPublisher(BatchPublisher):
             await _drop(link)
         link = _Link(self._connection())
         try:
-            await link.connection.connect()
+            with self._understood():
+                await link.connection.connect()
         except BaseException:
             await _drop(link)
             raise

@@ -104,9 +104,13 @@ class Writer:
         marker = f"fencepost:{stream}:{message.message_id_text}" if self._dedupe else ""
         return Entry(place, message.ordering_key, stream, marker, words, size)
 
+    def is_script(self, piece: Sequence[Entry]) -> bool:
+        """Tell whether these are appended by the script, whose answer is a list, and not by a plain XADD."""
+        return len(piece) > 1 or bool(self._dedupe)
+
     def command(self, piece: list[Entry]) -> list[Word]:
         """Return the command that appends these entries and stops at the first error."""
-        if len(piece) == 1 and not self._dedupe:
+        if not self.is_script(piece):
             return ["XADD", piece[0].stream, *piece[0].words]
         keys: list[Word] = []
         words: list[Word] = [self._dedupe]
@@ -230,17 +234,25 @@ _CODES: Mapping[str, str] = {
 }
 
 
+_ENTRY_ID = re.compile(rb"[0-9]+-[0-9]+\Z")
+
+
 def error_text(answer: Any) -> str:
     """Return an error's text as the server sent it, code first; empty where the answer is an entry's id.
 
     Args:
         answer: bytes (an id, or after ``-`` an error inside the script), an exception, or None: no such stream.
+            Anything else is not the answer to an XADD, and said to be none.
     """
-    if isinstance(answer, bytes):
+    if isinstance(answer, bytes) and answer.startswith(b"-"):
         # Redis before 7 puts a '-' of its own before the code.
-        return answer.decode("utf-8", "replace").lstrip("-") if answer.startswith(b"-") else ""
+        return answer.decode("utf-8", "replace").lstrip("-") or "an error without a text"
+    if isinstance(answer, bytes) and _ENTRY_ID.match(answer):
+        return ""
     if answer is None:
         return "NOMKSTREAM no such stream"
+    if not isinstance(answer, Exception):
+        return f"the answer is not an entry's id: {str(answer)[:100]}"
     text = " ".join(str(answer).split())[:500] or type(answer).__name__
     code = _CODES.get(type(answer).__name__, "")
     if "Protocol error: unauthenticated" in text:

@@ -1,0 +1,165 @@
+"""A run of the fuzzer: so many cases, shared out among the targets, and what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from lab.fuzz.places import Places
+from lab.fuzz.smaller import smaller
+from lab.fuzz.target import Case, Result, Target, Verdict
+
+MOST_SHOWN = 5
+"""Failures of one target that are made smaller and shown; the others are counted."""
+ENOUGH_TO_SEE_BOTH = 60
+"""Cases of a target from which on it is suspicious that all were accepted, or all refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A case that showed a fault, as small as it could be made."""
+
+    target: str
+    seed: int
+    number: int
+    why: str
+    shown: str
+    alone: bool
+    """It fails without its neighbours too."""
+
+    def __str__(self) -> str:
+        beside = "" if self.alone else " (only beside its neighbours: run the whole target)"
+        return (
+            f"{self.target} case {self.number}: {self.why}{beside}\n    smallest: {self.shown}\n    again: "
+            f"python -m lab.fuzz --target {self.target} --seed {self.seed} --case {self.number}"
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the cases of one target."""
+
+    target: str
+    cases: int = 0
+    seconds: float = 0.0
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    blind: str | None = None
+    """Why its oracle is not to be trusted, if so."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.verdicts[Verdict.FAILED] and self.blind is None
+
+
+def numbered_case(target: Target, seed: int, number: int) -> Case:
+    """Return the case of this number: the same for the same seed, whatever was run before."""
+    return target.case(Random(f"{seed}/{target.name}/{number}"))
+
+
+def shares(targets: Sequence[Target], cases: int) -> dict[str, int]:
+    """Return how many cases each target gets, at least one."""
+    whole = sum(target.share for target in targets)
+    return {target.name: max(1, round(cases * target.share / whole)) for target in targets}
+
+
+def run(
+    targets: Sequence[Target], places: Places, *, seed: int, cases: int, say: Callable[[str], Any]
+) -> list[Tally]:
+    """Run the targets one after another."""
+    found = []
+    for target, count in zip(targets, shares(targets, cases).values(), strict=True):
+        with target.opened(places):
+            tally = run_target(target, seed, range(count), say)
+        found.append(tally)
+        say(line(tally))
+    return found
+
+
+def run_target(
+    target: Target, seed: int, numbers: Sequence[int], say: Callable[[str], Any], *, shrink: bool = True
+) -> Tally:
+    """Run the cases of these numbers; the target is open. Failures are made smaller, unless told otherwise."""
+    tally = Tally(target.name)
+    began = said = time.monotonic()
+    for start in range(0, len(numbers), target.batch):
+        chosen = numbers[start : start + target.batch]
+        cases = [numbered_case(target, seed, number) for number in chosen]
+        results = target.judged(cases)
+        for number, case, result in zip(chosen, cases, results, strict=True):
+            _count(target, tally, seed, number, case, result, shrink=shrink)
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            say(f"  {target.name}: {tally.cases} of {len(numbers)} cases")
+    tally.seconds = time.monotonic() - began
+    tally.blind = _blind(target, tally)
+    return tally
+
+
+def _count(
+    target: Target, tally: Tally, seed: int, number: int, case: Case, result: Result, *, shrink: bool
+) -> None:
+    tally.cases += 1
+    tally.verdicts[result.verdict] += 1
+    if result.verdict is Verdict.REFUSED:
+        tally.refusals[result.kind] += 1
+    if result.verdict is not Verdict.FAILED:
+        return
+    kinds = {failure.why.partition(":")[0] for failure in tally.failures}
+    if len(tally.failures) < MOST_SHOWN and result.kind not in kinds:
+        tally.failures.append(_failure(target, seed, number, case, result, shrink=shrink))
+
+
+def _failure(target: Target, seed: int, number: int, case: Case, result: Result, *, shrink: bool) -> Failure:
+    def fails(candidate: Case) -> bool:
+        again = target.judged([candidate])[0]
+        return again.verdict is Verdict.FAILED and again.kind == result.kind
+
+    alone = not shrink or fails(case)
+    shown = repr(smaller(case, fails) if shrink and alone and not result.is_of_case else case)
+    return Failure(
+        target.name, seed, number, result.why, shown if len(shown) < 1_500 else f"{shown[:1_500]}…", alone
+    )
+
+
+def _blind(target: Target, tally: Tally) -> str | None:
+    """Say why an oracle sees nothing, if all its cases ended alike where both ends are possible."""
+    if not target.both or tally.cases < ENOUGH_TO_SEE_BOTH:
+        return None
+    missing = [verdict for verdict in (Verdict.ACCEPTED, Verdict.REFUSED) if not tally.verdicts[verdict]]
+    return f"not one case was {missing[0]}" if missing else None
+
+
+def line(tally: Tally) -> str:
+    """Return one line about a target."""
+    counts = "  ".join(f"{verdict} {tally.verdicts[verdict]:>6}" for verdict in Verdict)
+    return (
+        f"{tally.target:<16} {tally.cases:>6} cases  {counts} {tally.seconds:7.1f} s {tally.blind or ''}".rstrip()
+    )
+
+
+def report(tallies: Iterable[Tally], seed: int) -> dict[str, Any]:
+    """Return the run for scripts."""
+    found = list(tallies)
+    return {
+        "seed": seed,
+        "cases": sum(tally.cases for tally in found),
+        "holds": all(tally.holds for tally in found),
+        "targets": [
+            {
+                "target": tally.target,
+                "cases": tally.cases,
+                **{str(verdict): tally.verdicts[verdict] for verdict in Verdict},
+                "seconds": round(tally.seconds, 2),
+                "refusals": dict(tally.refusals.most_common()),
+                "failures": [str(failure) for failure in tally.failures],
+                "blind": tally.blind,
+            }
+            for tally in found
+        ],
+    }

@@ -1,0 +1,191 @@
+"""Every command and every option with odd values: a documented exit code, no traceback, no secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import click
+import psycopg
+
+from fencepost import Inbox, Jobs, Outbox
+from fencepost.cli.app import cli
+from lab.fuzz import values
+from lab.fuzz.command import SECRET, clean_environment, judged, ran
+from lab.fuzz.places import Places
+from lab.fuzz.target import Case, OneByOne, Result, Verdict, failed
+
+LEFT_OUT = frozenset({"demo", "bench", "work", "dispatch", "init", "partition"})
+"""They start servers or run until they are told to end, write files, or rebuild the table."""
+NOT_OURS = frozenset({"--config", "--store", "--debug", "--watch", "--schema", "--table", "--help"})
+TEXTS = (
+    *(
+        "1",
+        "0",
+        "-1",
+        "2",
+        "1.5",
+        "9223372036854775807",
+        "9223372036854775808",
+        "9" * 400,
+        "1e3",
+        "NaN",
+        "inf",
+        "٣",
+        "1_000",
+    ),
+    *(
+        "10s",
+        "1h30m",
+        "0s",
+        "-5s",
+        "1000000000d",
+        "1e9s",
+        "∞",
+        "default",
+        "mail",
+        "*",
+        "",
+        " ",
+        "x" * 3_000,
+        "a,b",
+        "\udcff",
+    ),
+    *(
+        str(UUID(int=7)),
+        "00000000-0000-0000-0000",
+        "{",
+        "[]",
+        '{"a":1}',
+        "null",
+        "'; DROP TABLE outbox; --",
+        "%s",
+        "%(id)s",
+    ),
+    *(
+        "processing.1",
+        "1.1.1",
+        "failed:1",
+        "default\n1",
+        "queued.default.1",
+        "a" * 100,
+        "a" * 101,
+        "\x1b[31m",
+        "--",
+        "-",
+        "-x",
+    ),
+)
+
+
+def _walked(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not (not path and name in LEFT_OUT):
+                yield from _walked(inner, (*path, name))
+    else:
+        yield path, command
+
+
+class Commands(OneByOne):
+    name = "commands"
+    share = 1
+
+    def __init__(self) -> None:
+        self._commands = dict(_walked(cli, ()))
+
+    @contextmanager
+    def opened(self, places: Places) -> Iterator[None]:
+        self._folder = places.folder / "commands"
+        self._folder.mkdir(exist_ok=True)
+        url = places.database("operators")
+        _fill(url)
+        # A password that the server does not ask for: it must not be shown for all that.
+        self._store = url.replace("postgres@", f"postgres:{SECRET}@", 1)
+        with clean_environment() as self._environ:
+            yield
+
+    _folder: Path
+    _store: str
+    _environ: dict[str, str]
+
+    def case(self, chance: Random) -> Case:
+        path = chance.choice(list(self._commands))
+        return {"arguments": [*path, *_arguments(chance, self._commands[path])]}
+
+    def one(self, case: Case) -> Result:
+        arguments = [each.replace("\x00", "") for each in case.get("arguments", [])]
+        said = ran(arguments, self._folder, self._environ | {"FENCEPOST_STORE": self._store})
+        result = judged(said)
+        if (
+            result.verdict is Verdict.ACCEPTED
+            and "--json" in arguments
+            and "--sql" not in arguments
+            and said.out.strip()
+        ):
+            try:
+                json.loads(said.out)
+            except ValueError:
+                return failed("not the JSON that was asked for", said.out[:300])
+        return result
+
+
+def _arguments(chance: Random, command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            yield from (_value(chance, parameter) for _ in range(chance.choice((0, 1, 1, 1, 2))))
+        elif isinstance(parameter, click.Option) and not NOT_OURS & set(parameter.opts):
+            share = 0.8 if parameter.required else 0.25
+            if values.often(chance, share):
+                yield chance.choice([*parameter.opts, *parameter.secondary_opts])
+                if not parameter.is_flag:
+                    yield from (_value(chance, parameter) for _ in range(parameter.nargs))
+    if values.often(chance, 0.03):
+        yield chance.choice(TEXTS)
+
+
+def _value(chance: Random, parameter: click.Parameter) -> str:
+    if isinstance(parameter.type, click.Choice) and values.often(chance, 0.8):
+        return str(chance.choice(list(parameter.type.choices)))
+    kind = chance.randrange(5)
+    if kind == 0:
+        return chance.choice(("1", "2", "3", "10", "100"))
+    if kind == 1:
+        return chance.choice(("10s", "5m", "1d", "default", "mail", "x"))
+    if kind == 2:
+        return values.text(chance)
+    return chance.choice(TEXTS)
+
+
+def _fill(url: str) -> None:
+    """Have something for every command to show: odd, dead, blocked, failed."""
+    outbox, jobs, chance = Outbox(), Jobs(), Random(7)
+    jobs.declare("t")
+    with psycopg.connect(url) as conn:
+        for number in range(40):
+            key = values.some_text(chance) if number % 2 else None
+            outbox.enqueue(
+                conn, values.some_text(chance), values.json_value(chance), ordering_key=key, headers={"a": "é"}
+            )
+            jobs.enqueue(
+                conn, "t", values.json_value(chance), headers={values.some_text(chance): values.text(chance)}
+            )
+            Inbox(values.some_text(chance, 20)).accept(conn, values.some_text(chance))
+        conn.commit()
+        for _ in range(4):
+            claimed = outbox.claim(conn, values.some_text(chance) + "w", batch=5, lease=timedelta(seconds=60))
+            outbox.mark_dead(conn, claimed, error=_odd_error(chance))
+            conn.commit()
+        outbox.claim(conn, "w2", batch=5)
+        conn.commit()
+
+
+def _odd_error(chance: Random) -> str:
+    return values.text(chance) + "\x00\ud800\x1b[31m" + "x" * 5_000
