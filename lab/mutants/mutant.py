@@ -1,0 +1,62 @@
+"""What a mutant is: one small sabotage of one file, and the tests that should notice it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+SQL = "store/sql/postgresql"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One sabotage.
+
+    Args:
+        name: of the mutant, unique.
+        what: the sabotage in one line.
+        file: below ``src/fencepost``.
+        before: the exact text, which occurs there exactly once.
+        after: what stands there instead.
+        tests: files below ``tests``, separated by blanks; the first that notices it ends its run.
+        equivalent: why no test can notice it, where that is so; such a mutant is expected to survive.
+    """
+
+    name: str
+    what: str
+    file: str
+    before: str
+    after: str
+    tests: str = ""
+    equivalent: str = ""
+
+    @property
+    def test_files(self) -> list[str]:
+        return [f"tests/{name}.py" for name in self.tests.split()]
+
+
+class Misplaced(Exception):
+    """The text of a mutant does not occur exactly once in its file."""
+
+
+def mutated(mutant: Mutant, source: Path) -> str:
+    """Return the text of the mutant's file with the sabotage in it.
+
+    Raises:
+        Misplaced: its text does not occur exactly once.
+    """
+    text = (source / "fencepost" / mutant.file).read_text(encoding="utf-8")
+    if (count := text.count(mutant.before)) != 1:
+        raise Misplaced(f"{mutant.name}: its text occurs {count} times in {mutant.file}")
+    return text.replace(mutant.before, mutant.after)
+
+
+def of(file: str, tests: str, *mutants: tuple[str, str, str, str]) -> list[Mutant]:
+    """Make the mutants of one file, each ``(name, what, before, after)``, that the same tests should notice."""
+    return [Mutant(name, what, file, before, after, tests) for name, what, before, after in mutants]
+
+
+def marked(mutants: Iterable[Mutant], equivalent: dict[str, str]) -> list[Mutant]:
+    """Add the reasons why some of them cannot be noticed."""
+    return [replace(each, equivalent=equivalent.get(each.name, "")) for each in mutants]
