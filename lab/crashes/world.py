@@ -44,9 +44,10 @@ _RELATIONS = """
 SELECT c.relname || ' ' || c.relkind::text || ' ' || coalesce(pg_get_expr(c.relpartbound, c.oid), '')
 FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('apart') ORDER BY 1
 """
+# (Not those of autovacuum, which come and go.)
 _LOCKS = """
-SELECT count(*) FROM pg_locks
-WHERE pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+WHERE pid <> pg_backend_pid() AND a.datname = current_database() AND a.backend_type = 'client backend'
 """
 # What is parked behind a dead message waits for a person, and says so.
 _STUCK = """
