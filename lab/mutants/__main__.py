@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     chosen = _chosen(options.only, few=options.few)
     began = time.monotonic()
-    verdicts, unsound = try_all(chosen, options.jobs, quiet=options.json)
+    with running_server(pg18_bin_dir()) as server:
+        verdicts, unsound = try_all(chosen, options.jobs, server.directory, quiet=options.json)
     report = summary(verdicts, unsound, time.monotonic() - began)
     if options.json:
         print(json.dumps(report, indent=2))
@@ -64,11 +65,16 @@ def _chosen(only: Sequence[str] | None, *, few: bool) -> list[Mutant]:
     return chosen
 
 
-def try_all(mutants: Sequence[Mutant], jobs: int, *, quiet: bool = False) -> tuple[list[Verdict], str]:
-    """Try mutants, some at once; return what became of each, and what is wrong with the tests without them."""
+def try_all(
+    mutants: Sequence[Mutant], jobs: int, server: Path, *, quiet: bool = False
+) -> tuple[list[Verdict], str]:
+    """Try mutants, some at once; return what became of each, and what is wrong with the tests without them.
+
+    Args:
+        server: the directory of a PostgreSQL 18 that runs.
+    """
     verdicts: list[Verdict] = []
     with (
-        running_server(pg18_bin_dir()) as server,
         tempfile.TemporaryDirectory(prefix="fp-mutants-") as directory,
         ThreadPoolExecutor(jobs) as pool,
     ):
@@ -79,7 +85,7 @@ def try_all(mutants: Sequence[Mutant], jobs: int, *, quiet: bool = False) -> tup
         def one(mutant: Mutant) -> Verdict:
             copy = copies.get()
             try:
-                return copy.try_out(mutant, server.directory)
+                return copy.try_out(mutant, server)
             finally:
                 copies.put(copy)
 
@@ -88,7 +94,7 @@ def try_all(mutants: Sequence[Mutant], jobs: int, *, quiet: bool = False) -> tup
             verdicts.append(verdict)
             if not quiet:
                 print(_line(len(verdicts), len(mutants), verdict), flush=True)
-        unsound = copies.get().unsound((each.by for each in verdicts if each.by), server.directory)
+        unsound = copies.get().unsound((each.by for each in verdicts if each.by), server)
     return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
 
 

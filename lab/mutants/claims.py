@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     *of(
         f"{SQL}/fragments/next_token.sql",
-        "store/test_claims store/test_fence",
+        "store/test_claims store/test_impossible_rows store/test_fence",
         (
             "token-stands",
             "no token increment at a claim, a reap and an operator's action",
@@ -142,6 +142,16 @@ MUTANTS = [
             "    ORDER BY available_at DESC, id DESC\n    LIMIT %(batch)s",
         ),
         (
+            "batch-over",
+            "a claim takes unordered messages past its batch",
+            "WHERE ordering_key IS NULL LIMIT %(batch)s::int - (SELECT count(*) FROM run))",
+            "WHERE ordering_key IS NULL)",
+        ),
+    ),
+    *of(
+        f"{SQL}/claim.sql",
+        _ORDER,
+        (
             "run-with-gap",
             "the run of a key may have a gap",
             "WHERE nth = place AND over_before = 0",
@@ -202,12 +212,6 @@ MUTANTS = [
             "a claim does not say what waits for a head in other hands",
             "(SELECT coalesce(sum(due), 0) FROM k",
             "(SELECT 0 * coalesce(sum(due), 0) FROM k",
-        ),
-        (
-            "batch-over",
-            "a claim takes unordered messages past its batch",
-            "WHERE ordering_key IS NULL LIMIT %(batch)s::int - (SELECT count(*) FROM run))",
-            "WHERE ordering_key IS NULL)",
         ),
     ),
     *of(

@@ -19,7 +19,7 @@ class Mutant:
         file: below ``src/fencepost``.
         before: the exact text, which occurs there exactly once.
         after: what stands there instead.
-        tests: files below ``tests``, separated by blanks; the first that notices it ends its run.
+        tests: files below ``tests``, or ``file::test``, separated by blanks; the first that notices it ends its run.
         equivalent: why no test can notice it, where that is so; such a mutant is expected to survive.
     """
 
@@ -33,7 +33,16 @@ class Mutant:
 
     @property
     def test_files(self) -> list[str]:
-        return [f"tests/{name}.py" for name in self.tests.split()]
+        return [f"tests/{name.partition('::')[0]}.py" for name in self.tests.split()]
+
+    @property
+    def selection(self) -> list[str]:
+        """What pytest is asked to run."""
+        return [f"tests/{file}.py{colons}{test}" for file, colons, test in map(_divided, self.tests.split())]
+
+
+def _divided(name: str) -> tuple[str, str, str]:
+    return name.partition("::")
 
 
 class Misplaced(Exception):

@@ -62,9 +62,9 @@ class Copy:
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         # By content, not by time: a sabotage often has the length and the second of what it replaces.
         compileall.compile_dir(self.source, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
-        self._environment = os.environ | {
+        mine = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._environment = mine | {
             "PYTHONPATH": f"{self.source}{os.pathsep}{ROOT}",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis"),
             "COLUMNS": "400",
         }
@@ -76,7 +76,7 @@ class Copy:
         original = file.read_text(encoding="utf-8")
         file.write_text(mutated(mutant, self.source), encoding="utf-8")
         try:
-            code, output = self.run_tests(["-x", *mutant.test_files], server)
+            code, output = self.run_tests(["-x", *mutant.selection], server)
         finally:
             file.write_text(original, encoding="utf-8")
         return _verdict(mutant, code, output, time.monotonic() - began)
