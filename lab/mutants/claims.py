@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from lab.mutants.mutant import SQL, of
 
-_CLAIMS = (
-    "store/test_claims store/test_fence store/test_order_claims store/test_order_traps store/test_state_machine"
-)
+_CLAIMS = "store/test_claims store/test_order_claims store/test_state_machine"
+_ORDER = "store/test_order_claims store/test_order_traps store/test_order_machine store/test_order_finalize"
 
 MUTANTS = [
     *of(

@@ -19,7 +19,7 @@ class Mutant:
         file: below ``src/fencepost``.
         before: the exact text, which occurs there exactly once.
         after: what stands there instead.
-        tests: files below ``tests``, or ``file::test``, separated by blanks; the first that notices it ends its run.
+        tests: files below ``tests``, or a ``file::test``, separated by blanks, until the first notices it.
         equivalent: why no test can notice it, where that is so; such a mutant is expected to survive.
     """
 
