@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from lab.crashes.campaign import a_world, campaign
+from lab.crashes.campaign import a_world, campaign, courses
 from lab.crashes.runtime import Played, played
 from lab.crashes.scripts import SCRIPTS, Dispatching, Working
 from lab.crashes.world import World
@@ -39,7 +39,7 @@ def _tried(part: str, world: World, every: int, offset: int, tell: Callable[[str
     began = time.monotonic()
     found: dict[str, object]
     if part == "store":
-        store = campaign(world, every=every, offset=offset, tell=tell)
+        store = campaign(world, courses(world), every=every, offset=offset, tell=tell)
         ok = not (store.problems or store.never_run)
         found = vars(store)
     else:

@@ -71,10 +71,14 @@ def points_of(found: list[Course]) -> list[tuple[Course, Point]]:
 
 
 def campaign(
-    world: World, *, every: int = 1, offset: int = 0, tell: Callable[[str], None] = lambda text: None
+    world: World,
+    found: list[Course],
+    *,
+    every: int = 1,
+    offset: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Campaign:
     """Cut at every nth point, recover, judge."""
-    found = courses(world)
     chosen = points_of(found)
     result = Campaign(len(found), sum(len(each.names) for each in found), len(chosen), never_run=never_run(found))
     last: Scenario | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.drivers.faults import Fault, fault_of
@@ -71,6 +72,8 @@ class Session:
         finally:
             if self._point is not None:
                 self._connection.close()
+            elif self._connection.info.transaction_status != TransactionStatus.IDLE:
+                self._connection.rollback()
 
     def _execute(self, statement: Statement, operation: Operation[Any] | None = None) -> Rows:
         self.names.append(statement.name)
@@ -135,7 +138,10 @@ def course_of(world: World, scenario: Scenario) -> Course:
 
 def judged(world: World, course: Course, point: Point) -> list[str]:
     """Cut at a point, recover, and return what did not hold."""
-    return _Trial(world, course, point).problems()
+    try:
+        return _Trial(world, course, point).problems()
+    except Exception as error:  # noqa: BLE001 - what fails is what did not hold, and the others go on
+        return [f"{type(error).__name__}: {error}"]
 
 
 class _Trial:
@@ -157,7 +163,7 @@ class _Trial:
         self._guarded(before, after)
         is_there = after.plain != before.plain
         if self._point.takeover:
-            self._take_over(after)
+            self._take_over(after, lambda: self._late(make))
             self._late(make)
         else:
             self._repeat(make, after, is_there=is_there)
@@ -192,12 +198,12 @@ class _Trial:
         if (not is_there or repeat is Repeat.SAME) and answer != self._course.answer:
             self._found.append(f"the repeat answers {answer}, not {self._course.answer}")
 
-    def _take_over(self, before: Snapshot) -> None:
-        self._found += self._world.take_over()
+    def _take_over(self, before: Snapshot, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._found += self._world.take_over(meanwhile)
         self._guarded(before, self._world.look(), operator=False)
 
     def _late(self, make: Make) -> None:
-        """The one that was cut off comes back when another worker is done: its write changes nothing."""
+        """The one that was cut off comes back while another worker has it all, or is done: it changes nothing."""
         if not self._scenario.fenced:
             return
         before = self._world.look()

@@ -121,6 +121,7 @@ def finished(held: list[ClaimedJob]) -> list[job_fenced.Finished]:
 @scenario("job_fenced.finalize", Repeat.SAME, both=True, fenced=True)
 def each_kind_of_result(world: World) -> Make:
     add_jobs(world.db, 5)
+    world.db.execute("UPDATE outbox_job SET attempts = 3")
     held = claim_jobs(world.db)
     return lambda: job_fenced.finalize(CATALOG, finished(held))
 
@@ -128,6 +129,7 @@ def each_kind_of_result(world: World) -> Make:
 @scenario("job_fenced.finalize", Repeat.SAME, fenced=True)
 def each_kind_of_result_with_a_ledger(world: World) -> Make:
     add_jobs(world.db, 5)
+    world.db.execute("UPDATE outbox_job SET attempts = 3")
     held = claim_jobs(world.db, terms=KEPT)
     return lambda: job_fenced.finalize(CATALOG, finished(held))
 

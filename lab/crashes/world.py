@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import psycopg
 from tests.store.job_rows import TERMS
 
+from fencepost.core.job import ClaimedJob
 from fencepost.core.operation import Operation, run
 from fencepost.core.outcome import DONE
+from fencepost.core.records import Claimed
 from fencepost.drivers.psycopg import PsycopgDriver
 from fencepost.store import finalize, job_fenced, jobs, outbox
 from fencepost.store.catalog import Catalog, Names
@@ -123,51 +125,79 @@ class World:
 
     # --- what another worker makes of it -----------------------------------------------------------------
 
-    def take_over(self) -> list[str]:
-        """Let leases and delays end, and let another worker finish everything; return what went wrong."""
+    def take_over(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+        """Let leases and delays end, and let another worker finish everything; return what went wrong.
+
+        Args:
+            meanwhile: called while that one holds what it has claimed first.
+        """
         self.db.execute(_TIME_PASSES)
-        problems: list[str] = []
-        last: dict[tuple[str, str], int] = {}
+        other = _Other(self)
+        other.claim()
+        meanwhile()
         for _ in range(ROUNDS):
-            if not (self._step_of_messages(problems, last) + self._step_of_jobs(problems)):
-                return problems + self._unfinished()
-        return [*problems, f"the takeover did not come to an end in {ROUNDS} rounds"]
-
-    def _step_of_messages(self, problems: list[str], last: dict[tuple[str, str], int]) -> int:
-        terms = outbox.ClaimTerms("w2", LEASE, MAX_ATTEMPTS)
-        buried = self.do(outbox.reap(CATALOG, queues=None, max_attempts=MAX_ATTEMPTS, limit=100))
-        taken = self.do(outbox.claim(CATALOG, terms, queues=None, batch=100))
-        held = taken.claimed or self.do(outbox.claim_suspects(CATALOG, terms, queues=None, batch=1)).claimed
-        found = self.do(finalize.finalize(CATALOG, [(each, DONE) for each in held]))
-        if found.lost or found.out_of_turn:
-            problems.append(f"the other worker could not close what it claimed: {found}")
-        for each in held:
-            key = (each.message.queue, each.message.ordering_key)
-            if key[1] is not None:
-                if each.id < last.get((key[0], key[1]), 0):
-                    problems.append(f"message {each.id} of key {key} was delivered after {last[key[0], key[1]]}")
-                last[key[0], key[1]] = each.id
-        return len(buried) + len(held) + taken.exhausted + taken.parked
-
-    def _step_of_jobs(self, problems: list[str]) -> int:
-        terms = JobTerms("w2", TERMS.tasks)
-        moved = len(self.do(jobs.reclaim(CATALOG, limit=100)))
-        for look in self.do(jobs.look(CATALOG, None)):
-            claims: list[Callable[[], Operation[jobs.JobClaim]]] = [
-                lambda queue=look.queue: jobs.claim(CATALOG, terms, queue, 100),  # type: ignore[misc]  # its default
-                lambda queue=look.queue: jobs.claim_lanes(CATALOG, terms, queue, 100, LaneWalk()),  # type: ignore[misc]  # the same
-                lambda queue=look.queue: jobs.claim_suspects(CATALOG, terms, queue, 1),  # type: ignore[misc]  # the same
-            ]
-            for make in claims:
-                held = self.do(make())
-                done = [job_fenced.Finished(each, DONE) for each in held.claimed]
-                if lost := self.do(job_fenced.finalize(CATALOG, done)):
-                    problems.append(f"the other worker lost jobs that it had claimed: {sorted(lost)}")
-                moved += len(held.claimed) + held.exhausted
-        return moved
+            other.finish()
+            if not other.claim():
+                return other.problems + self._unfinished()
+        return [*other.problems, f"the takeover did not come to an end in {ROUNDS} rounds"]
 
     def _unfinished(self) -> list[str]:
         return [f"stuck: {text}" for (text,) in self.db.execute(_STUCK).fetchall()]
+
+
+class _Other:
+    """Another worker: it claims whatever it gets, and then finishes it."""
+
+    def __init__(self, world: World) -> None:
+        self._do = world.do
+        self._messages: list[Claimed] = []
+        self._jobs: list[ClaimedJob] = []
+        self._last: dict[tuple[str, str], int] = {}
+        self.problems: list[str] = []
+
+    def claim(self) -> int:
+        """Claim, reap and reclaim once; return how many rows that moved."""
+        terms = outbox.ClaimTerms("w2", LEASE, MAX_ATTEMPTS)
+        moved = len(self._do(outbox.reap(CATALOG, queues=None, max_attempts=MAX_ATTEMPTS, limit=100)))
+        taken = self._do(outbox.claim(CATALOG, terms, queues=None, batch=100))
+        suspects = self._do(outbox.claim_suspects(CATALOG, terms, queues=None, batch=100))
+        self._messages += taken.claimed + suspects.claimed
+        moved += len(self._messages) + taken.exhausted + suspects.exhausted + taken.parked
+        return moved + self._claim_jobs()
+
+    def _claim_jobs(self) -> int:
+        terms = JobTerms("w2", TERMS.tasks)
+        moved = len(self._do(jobs.reclaim(CATALOG, limit=100)))
+        for look in self._do(jobs.look(CATALOG, None)):
+            for found in (
+                self._do(jobs.claim(CATALOG, terms, look.queue, 100)),
+                self._do(jobs.claim_lanes(CATALOG, terms, look.queue, 100, LaneWalk())),
+                self._do(jobs.claim_suspects(CATALOG, terms, look.queue, 100)),
+            ):
+                self._jobs += found.claimed
+                moved += found.exhausted
+        return moved + len(self._jobs)
+
+    def finish(self) -> None:
+        """Close what is held."""
+        found = self._do(finalize.finalize(CATALOG, [(each, DONE) for each in self._messages]))
+        if found.lost or found.out_of_turn:
+            self.problems.append(f"the other worker could not close what it claimed: {found}")
+        if lost := self._do(
+            job_fenced.finalize(CATALOG, [job_fenced.Finished(each, DONE) for each in self._jobs])
+        ):
+            self.problems.append(f"the other worker lost jobs that it had claimed: {sorted(lost)}")
+        for each in sorted(self._messages, key=lambda each: each.id):
+            self._note_order(each)
+        self._messages, self._jobs = [], []
+
+    def _note_order(self, each: Claimed) -> None:
+        if each.message.ordering_key is None:
+            return
+        key = (each.message.queue, each.message.ordering_key)
+        if each.id < self._last.get(key, 0):
+            self.problems.append(f"message {each.id} of key {key} was delivered after {self._last[key]}")
+        self._last[key] = each.id
 
 
 _FAR = 9000
