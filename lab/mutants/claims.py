@@ -217,18 +217,6 @@ MUTANTS = [
         f"{SQL}/claim_suspects.sql",
         "store/test_claims store/test_order_claims store/test_reap store/test_state_machine",
         (
-            "suspects-live",
-            "suspects are taken before their lease has ended",
-            "OR (status = 'processing' AND lease_until < statement_timestamp() AND recovery_policy <> 'manual'\n               AND attempts < %(max_attempts)s::int))\n",
-            "OR (status = 'processing' AND recovery_policy <> 'manual'\n               AND attempts < %(max_attempts)s::int))\n",
-        ),
-        (
-            "suspects-manual",
-            "suspects under recovery manual are taken over",
-            "lease_until < statement_timestamp() AND recovery_policy <> 'manual'\n               AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int\n",
-            "lease_until < statement_timestamp()\n               AND attempts < %(max_attempts)s::int - %(spare_attempts)s::int\n",
-        ),
-        (
             "suspects-out-of-turn",
             "a suspect that is not the head of its key is taken",
             "(ordering_key IS NULL OR id = (",
@@ -262,18 +250,6 @@ MUTANTS = [
     *of(
         f"{SQL}/reap.sql",
         "store/test_reap store/test_state_machine store/test_transitions",
-        (
-            "reap-live",
-            "a reap buries what is still leased",
-            "      AND status = 'processing'\n      AND lease_until < statement_timestamp()\n      AND (attempts",
-            "      AND status = 'processing'\n      AND (attempts",
-        ),
-        (
-            "reap-with-attempts",
-            "a reap buries what has attempts left",
-            "      AND (attempts >= {attempts_limit} OR recovery_policy = 'manual')\n    ORDER BY id",
-            "    ORDER BY id",
-        ),
         ("reap-keeps-token", "a reap leaves the token as it is", "    lease_version = {next_token},\n", ""),
         (
             "reap-auto-unknown",
@@ -288,5 +264,45 @@ MUTANTS = [
             "    ORDER BY id\n    FOR UPDATE",
         ),
         ("reap-unbounded", "a reap ignores its limit", "            LIMIT %(limit)s::int\n", ""),
+    ),
+    *of(
+        f"{SQL}/claim_suspects.sql",
+        "store/test_claims store/test_reap store/test_state_machine",
+        (
+            "suspects-live",
+            "suspects are taken before their lease has ended",
+            " AND lease_until < statement_timestamp() AND",
+            " AND",
+        ),
+        (
+            "suspects-manual",
+            "suspects under recovery manual are taken over",
+            "lease_until < statement_timestamp() AND recovery_policy <> 'manual'",
+            "lease_until < statement_timestamp()",
+        ),
+        places=2,
+    ),
+    *of(
+        f"{SQL}/reap.sql",
+        "store/test_reap store/test_state_machine store/test_transitions",
+        (
+            "reap-live",
+            "a reap buries what is still leased",
+            "lease_until < statement_timestamp()",
+            "lease_until IS NOT NULL",
+        ),
+        (
+            "reap-with-attempts",
+            "a reap buries what has attempts left",
+            "(attempts >= {attempts_limit} OR recovery_policy = 'manual')",
+            "true",
+        ),
+        (
+            "reap-manual-repeats",
+            "a reap leaves a message under recovery manual lying",
+            " OR recovery_policy = 'manual')",
+            ")",
+        ),
+        places=2,
     ),
 ]

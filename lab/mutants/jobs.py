@@ -142,12 +142,6 @@ MUTANTS = [
         f"{SQL}/job_reclaim.sql",
         "store/test_jobs",
         (
-            "reclaim-live",
-            "a job whose lease has not ended is taken back",
-            "    WHERE status = 'processing' AND lease_expires_at < statement_timestamp()\n    ORDER",
-            "    WHERE status = 'processing'\n    ORDER",
-        ),
-        (
             "reclaim-keeps-token",
             "a job taken back keeps its token",
             "    attempt_token = gen_random_uuid(),\n",
@@ -190,12 +184,6 @@ MUTANTS = [
             "a cancelled job keeps its token",
             "reserved_at = NULL, lease_expires_at = NULL, attempt_token = gen_random_uuid(),",
             "reserved_at = NULL, lease_expires_at = NULL,",
-        ),
-        (
-            "cancel-finished",
-            "a finished job can be cancelled",
-            "    WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('queued', 'processing')\n    ORDER BY id\n    FOR UPDATE\n),\nchanged AS (\n    UPDATE {job} AS j\n    SET status = 'failed', outcome = %(outcome)s::text, finished_at = statement_timestamp(),\n        reserved_at = NULL, lease_expires_at = NULL, attempt_token = gen_random_uuid(),\n        last_error = left(%(error)s::text || coalesce(E'\\nbefore: ' || j.last_error, ''), 4000)\n    FROM target\n    WHERE j.id = target.id AND j.id = ANY (%(ids)s::bigint[]) AND j.status IN ('queued', 'processing')\n",
-            "    WHERE id = ANY (%(ids)s::bigint[])\n    ORDER BY id\n    FOR UPDATE\n),\nchanged AS (\n    UPDATE {job} AS j\n    SET status = 'failed', outcome = %(outcome)s::text, finished_at = statement_timestamp(),\n        reserved_at = NULL, lease_expires_at = NULL, attempt_token = gen_random_uuid(),\n        last_error = left(%(error)s::text || coalesce(E'\\nbefore: ' || j.last_error, ''), 4000)\n    FROM target\n    WHERE j.id = target.id AND j.id = ANY (%(ids)s::bigint[])\n",
         ),
     ),
     *of(
@@ -313,5 +301,27 @@ MUTANTS = [
             "k.last_sequence + excluded.last_sequence",
             "k.last_sequence + excluded.last_sequence + 1",
         ),
+    ),
+    *of(
+        f"{SQL}/job_reclaim.sql",
+        "store/test_jobs",
+        (
+            "reclaim-live",
+            "a job whose lease has not ended is taken back",
+            "lease_expires_at < statement_timestamp()",
+            "lease_expires_at IS NOT NULL",
+        ),
+        places=2,
+    ),
+    *of(
+        f"{SQL}/job_end.sql",
+        "store/test_job_operators",
+        (
+            "cancel-finished",
+            "a finished job can be cancelled",
+            "status IN ('queued', 'processing')",
+            "status IS NOT NULL",
+        ),
+        places=2,
     ),
 ]

@@ -17,7 +17,8 @@ class Mutant:
         name: of the mutant, unique.
         what: the sabotage in one line.
         file: below ``src/fencepost``.
-        before: the exact text, which occurs there exactly once.
+        before: the exact text, which occurs there exactly once; or ``places`` times, since some rules are written
+            twice in one statement, once to find rows and once more behind their locks.
         after: what stands there instead.
         tests: files below ``tests``, or a ``file::test``, separated by blanks, until the first notices it.
         equivalent: why no test can notice it, where that is so; such a mutant is expected to survive.
@@ -30,6 +31,7 @@ class Mutant:
     after: str
     tests: str = ""
     equivalent: str = ""
+    places: int = 1
 
     @property
     def test_files(self) -> list[str]:
@@ -46,24 +48,24 @@ def _divided(name: str) -> tuple[str, str, str]:
 
 
 class Misplaced(Exception):
-    """The text of a mutant does not occur exactly once in its file."""
+    """The text of a mutant does not occur in its file as often as it says."""
 
 
 def mutated(mutant: Mutant, source: Path) -> str:
     """Return the text of the mutant's file with the sabotage in it.
 
     Raises:
-        Misplaced: its text does not occur exactly once.
+        Misplaced: its text does not occur as often as it says.
     """
     text = (source / "fencepost" / mutant.file).read_text(encoding="utf-8")
-    if (count := text.count(mutant.before)) != 1:
+    if (count := text.count(mutant.before)) != mutant.places:
         raise Misplaced(f"{mutant.name}: its text occurs {count} times in {mutant.file}")
     return text.replace(mutant.before, mutant.after)
 
 
-def of(file: str, tests: str, *mutants: tuple[str, str, str, str]) -> list[Mutant]:
+def of(file: str, tests: str, *mutants: tuple[str, str, str, str], places: int = 1) -> list[Mutant]:
     """Make the mutants of one file, each ``(name, what, before, after)``, that the same tests should notice."""
-    return [Mutant(name, what, file, before, after, tests) for name, what, before, after in mutants]
+    return [Mutant(name, what, file, before, after, tests, places=places) for name, what, before, after in mutants]
 
 
 def marked(mutants: Iterable[Mutant], equivalent: dict[str, str]) -> list[Mutant]:

@@ -7,6 +7,7 @@ from lab.mutants.mutant import marked
 
 EQUIVALENT: dict[str, str] = {
     "run-unlimited": "the first rows of a key, of which a run is made, end at the same limit already",
+    "park-the-head": "what is due is free, and a head that is free is no obstacle",
 }
 """Why no test can notice a mutant, by its name."""
 
