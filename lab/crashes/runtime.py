@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from fencepost.core.operation import Rows, Statement
 from fencepost.drivers.psycopg import AsyncPsycopgDriver
@@ -62,6 +63,8 @@ class Saboteur:
     def __init__(self, url: str, cut: Cut | None = None) -> None:
         self._url, self._cut = url, cut
         self.sent: Counter[tuple[str, str]] = Counter()
+        self.alone: Counter[str] = Counter()
+        """What was sent outside of a transaction of several statements."""
         self.has_cut = False
 
     @contextlib.contextmanager
@@ -88,6 +91,7 @@ class Saboteur:
         role = connection.info.get_parameters().get("application_name", "").removeprefix("fencepost ")
         name = statement.name
         self.sent[role, name] += 1
+        self.alone[name] += connection.info.transaction_status == TransactionStatus.IDLE
         cut = self._cut
         mine = (
             cut is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from fencepost import (
     Route,
     Worker,
 )
+from fencepost.runtime import reaper
 from lab.crashes.runtime import at_work
 from lab.crashes.world import World
 
@@ -39,6 +40,15 @@ QUICK: dict[str, Any] = {
 BACKOFF: dict[str, Any] = {"backoff_base": timedelta(milliseconds=1), "backoff_cap": timedelta(milliseconds=2)}
 
 EXPIRED = "UPDATE {table} SET {column} = now() - interval '1 s' WHERE status = 'processing'"
+
+# As if somebody had deleted the message before them by hand.
+STRANDED = (
+    "UPDATE outbox SET status = 'blocked', available_at = '9999-12-31 0:0+0' WHERE ordering_key = 'stranded'"
+)
+OPEN_BREAKER = (
+    "INSERT INTO outbox_queue (queue, breaker_version, breaker_opened_at, breaker_probe_at)"
+    " VALUES ('down', 1, now(), now())"
+)
 
 
 class _Script:
@@ -74,7 +84,7 @@ def _once(seen: Counter[int], row_id: int, event: str) -> None:
 
 
 class Dispatching(_Script):
-    """Ordered and unordered messages, results of each kind, expansion, a ledger, a rate, expired leases."""
+    """Messages in order and not, each kind of result, expansion, a ledger, a rate, a breaker, what is lost."""
 
     table = "outbox"
     open_states = ("pending", "processing", "blocked")
@@ -96,6 +106,10 @@ class Dispatching(_Script):
         self._add(2, "retry", queue="kept", ordering_key="k")
         self._add(2, "plain", queue="rated")
         self._add(2, "fan", ordering_key="f")
+        self._add(2, "plain", queue="down")
+        self._add(2, "plain", ordering_key="stranded")
+        db.execute(STRANDED)
+        db.execute(OPEN_BREAKER)
 
     def _add(self, count: int, event: str, **options: Any) -> None:
         messages = [NewMessage(event_type=event, payload={}, **options) for _ in range(count)]
@@ -108,8 +122,17 @@ class Dispatching(_Script):
             self.outbox.claim(self.world.db, owner="gone", batch=count, lease=LEASE)
         self.world.db.execute(EXPIRED.format(table="outbox", column="lease_until"))
 
-    def running(self, url: str) -> contextlib.AbstractAsyncContextManager[object]:
-        dispatcher = Dispatcher(
+    @contextlib.asynccontextmanager
+    async def running(self, url: str) -> AsyncIterator[None]:
+        pause, reaper.STRANDED_PAUSE = reaper.STRANDED_PAUSE, 0.1
+        try:
+            async with at_work(self._dispatcher(url)):
+                yield
+        finally:
+            reaper.STRANDED_PAUSE = pause
+
+    def _dispatcher(self, url: str) -> Dispatcher:
+        return Dispatcher(
             url,
             [Route("fan", to=["a", "b"]), Route("*", self.publish)],
             destinations={"a": self.publish, "b": self.publish},
@@ -119,7 +142,6 @@ class Dispatching(_Script):
             **QUICK,
             **BACKOFF,
         )
-        return at_work(dispatcher)
 
     async def publish(self, message: Message, delivery: Delivery) -> None:
         if message.ordering_key is not None and not self.seen[message.id]:
@@ -169,6 +191,10 @@ _EXPECTED = {
 }
 
 
+TICKS = 3
+"""That were missed, at least."""
+
+
 class Working(_Script):
     """Jobs with and without limits, results of each kind, a ledger, a schedule, expired leases."""
 
@@ -199,7 +225,8 @@ class Working(_Script):
             self._enqueue("keyed", key="k")
         self.world.db.execute(
             "INSERT INTO outbox_cron (name, task, expression, timezone, last_tick, seen_at)"
-            " VALUES ('s', 'tick', '* * * * *', 'UTC', now() - interval '3 min', now())"
+            " VALUES ('s', 'tick', '* * * * *', 'UTC', now() - %s * interval '1 min', now())",
+            [TICKS],
         )
 
     def _enqueue(self, task: str, **options: Any) -> None:
@@ -221,7 +248,8 @@ class Working(_Script):
         _once(self.seen, job.id, job.task)
 
     def is_over(self) -> bool:
-        return super().is_over() and len(self._ticks()) >= 3
+        moved = self._rows("SELECT last_tick > now() - interval '90 s' FROM outbox_cron")
+        return super().is_over() and moved == [(True,)]
 
     def _ticks(self) -> list[str]:
         return [
@@ -231,6 +259,8 @@ class Working(_Script):
     def problems(self) -> list[str]:
         ticks = self._ticks()
         found = [f"ticks were enqueued twice: {ticks}"] if len(set(ticks)) < len(ticks) else []
+        if len(ticks) < TICKS:
+            found.append(f"ticks are missing: {ticks}")
         for row_id, task, status, outcome, attempts, fence in self._rows(
             "SELECT id, task, status, outcome, attempts, fence FROM outbox_job ORDER BY id"
         ):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.postgres import pg18_bin_dir, running_server
 
 from lab.mutants.mutant import Mutant
-from lab.mutants.table import FEW, MUTANTS
+from lab.mutants.table import MUTANTS
 from lab.mutants.trial import Copy, Verdict
 
 UNSOUND = "tests_that_fail_without_a_mutant"
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for each in MUTANTS:
             print(f"{each.name:32} {each.what}  [{each.file}]")
         return 0
-    chosen = _chosen(options.only, few=options.few)
+    chosen = _chosen(options.only)
     began = time.monotonic()
     with running_server(pg18_bin_dir()) as server:
         verdicts, unsound = try_all(chosen, options.jobs, server.directory, quiet=options.json)
@@ -47,16 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="this mutant, or those whose file has NAME"
     )
-    parser.add_argument("--few", action="store_true", help="one of each kind")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once (2)")
     parser.add_argument("--json", action="store_true", help="the whole report, for a script")
     parser.add_argument("--list", action="store_true", help="say what there is, and try nothing")
     return parser
 
 
-def _chosen(only: Sequence[str] | None, *, few: bool) -> list[Mutant]:
-    if few:
-        only = FEW
+def _chosen(only: Sequence[str] | None) -> list[Mutant]:
     if not only:
         return MUTANTS
     chosen = [each for each in MUTANTS if any(each.name == name or name in each.file for name in only)]
@@ -66,12 +63,13 @@ def _chosen(only: Sequence[str] | None, *, few: bool) -> list[Mutant]:
 
 
 def try_all(
-    mutants: Sequence[Mutant], jobs: int, server: Path, *, quiet: bool = False
+    mutants: Sequence[Mutant], jobs: int, server: Path, *, quiet: bool = False, confirms: bool = True
 ) -> tuple[list[Verdict], str]:
     """Try mutants, some at once; return what became of each, and what is wrong with the tests without them.
 
     Args:
         server: the directory of a PostgreSQL 18 that runs.
+        confirms: run the tests that noticed something once more, without any mutant.
     """
     verdicts: list[Verdict] = []
     with (
@@ -94,7 +92,8 @@ def try_all(
             verdicts.append(verdict)
             if not quiet:
                 print(_line(len(verdicts), len(mutants), verdict), flush=True)
-        unsound = copies.get().unsound((each.by for each in verdicts if each.by), server)
+        noticed = [each.by for each in verdicts if each.by and confirms]
+        unsound = copies.get().unsound(noticed, server)
     return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
 
 

@@ -14,6 +14,3 @@ EQUIVALENT: dict[str, str] = {
 TABLES = (core, claims, writes, jobs, store, runtime)
 
 MUTANTS = marked([each for table in TABLES for each in table.MUTANTS], EQUIVALENT)
-
-FEW = ("spent-one-late", "reap-keeps-token", "permanent-retried")
-"""One of each kind, quick to notice: core, SQL, runtime."""

@@ -79,7 +79,7 @@ class Copy:
             code, output = self.run_tests(["-x", *mutant.selection], server)
         finally:
             file.write_text(original, encoding="utf-8")
-        return _verdict(mutant, code, output, time.monotonic() - began)
+        return verdict_of(mutant, code, output, time.monotonic() - began)
 
     def unsound(self, tests: Iterable[str], server: Path) -> str:
         """Return what pytest says about these tests without any sabotage; nothing where all of them pass."""
@@ -115,7 +115,8 @@ class Copy:
         return process.returncode, output
 
 
-def _verdict(mutant: Mutant, code: int | None, output: str, seconds: float) -> Verdict:
+def verdict_of(mutant: Mutant, code: int | None, output: str, seconds: float) -> Verdict:
+    """Read what pytest said; ``code`` is None where it had to be ended."""
     if code is None:
         return Verdict(mutant, "killed", "", f"its tests hung for {HARD_LIMIT:g} s", seconds)
     if code == 0:

@@ -168,6 +168,32 @@ def test_a_lock_that_outlives_its_session_and_a_half_written_step_are_found(
 
 # --- a dispatcher and a worker -------------------------------------------------------------------------
 
+NEVER_ALONE = {
+    Dispatching: {
+        *("ledger_open", "ledger_close", "rate_hold", "rate_spend", "breaker_probe", "keys_stranded"),
+        *("lock_keys", "mark_done_ordered", "promote", "try_lock_keys", "expand"),
+    },
+    Working: {
+        *("ledger_open", "ledger_close", "job_lock", "job_lanes_lock", "job_claim_lanes"),
+        *("cron_hold", "job_enqueue", "cron_move"),
+    },
+}
+"""What is right only together with others, in one transaction."""
+
+
+@pytest.mark.parametrize("make", [Dispatching, Working])
+async def test_undisturbed_everything_holds_and_what_belongs_together_is_one_transaction(
+    world: World, make: type[Dispatching | Working]
+) -> None:
+    script = make(world.url)
+    try:
+        saboteur, problems = await play(world.url, script)
+    finally:
+        script.close()
+    assert problems == []
+    assert NEVER_ALONE[make] <= {name for _, name in saboteur.sent}
+    assert {name for name in NEVER_ALONE[make] if saboteur.alone[name]} == set()
+
 
 @pytest.mark.parametrize(
     ("make", "cut"),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from lab.mutants.__main__ import summary, try_all
 from lab.mutants.mutant import Misplaced, Mutant, mutated
-from lab.mutants.table import EQUIVALENT, FEW, MUTANTS
-from lab.mutants.trial import ROOT, Verdict
+from lab.mutants.table import EQUIVALENT, MUTANTS
+from lab.mutants.trial import ROOT, Verdict, verdict_of
 
 from fencepost.embedded import PostgresServer
 
@@ -44,19 +44,32 @@ def test_a_mutant_whose_text_is_not_there_once_fails_loudly(before: str) -> None
         mutated(replace(HARMLESS, before=before), ROOT / "src")
 
 
-def test_a_few_are_noticed_and_a_harmless_one_is_not(postgres18: PostgresServer) -> None:
-    nonsense = replace(HARMLESS, name="nonsense", after="return forzenset(asked)")
-    tried = [*(BY_NAME[name] for name in FEW), HARMLESS, nonsense]
-    verdicts, unsound = try_all(tried, 1, postgres18.directory, quiet=True)
-    assert unsound == ""
-    assert [(each.mutant.name, each.state) for each in verdicts] == [
-        *((name, "killed") for name in FEW),
-        ("harmless", "survived"),
-        ("nonsense", "nonsense"),
-    ]
-    report = summary(verdicts, unsound, 0)
-    assert not report["ok"]
-    assert report["survived_without_reason"] == {"harmless": "nothing"}
+QUICK = {
+    "spent-one-late": "core/test_outcome::test_the_last_attempt_ends_in_exhausted",
+    "retry-refunds": "store/test_fence::test_a_retry_is_due_after_its_delay_and_keeps_the_attempt",
+    "permanent-retried": "runtime/test_outcomes::test_a_permanent_failure_is_dead_at_once",
+}
+"""Of each kind one, with the very test that notices it: core, SQL, runtime."""
+
+
+@pytest.mark.timeout(300)
+def test_a_few_are_noticed(postgres18: PostgresServer) -> None:
+    tried = [replace(BY_NAME[name], tests=test) for name, test in QUICK.items()]
+    verdicts, _ = try_all(tried, 1, postgres18.directory, quiet=True, confirms=False)
+    assert [(each.mutant.name, each.state) for each in verdicts] == [(name, "killed") for name in QUICK]
+
+
+def test_a_harmless_one_survives_and_one_that_does_not_run_is_nonsense() -> None:
+    assert verdict_of(HARMLESS, 0, "4 passed in 0.1s", 0).state == "survived"
+    failed = "FAILED tests/core/test_lease.py::test_x[pg18] - "
+    assert verdict_of(HARMLESS, 1, f"{failed}assert 1 == 2", 0) == Verdict(
+        HARMLESS, "killed", "tests/core/test_lease.py::test_x[pg18]", "assert 1 == 2"
+    )
+    assert (
+        verdict_of(HARMLESS, 1, f"{failed}psycopg.errors.SyntaxError: syntax error at end", 0).state == "nonsense"
+    )
+    assert verdict_of(HARMLESS, 2, "1 error during collection", 0).state == "nonsense"
+    assert verdict_of(HARMLESS, None, "", 0).why == "its tests hung for 300 s"
 
 
 def test_the_verdict_asks_for_a_reason_of_each_survivor_and_for_enough_that_are_noticed() -> None:
