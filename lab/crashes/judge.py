@@ -199,7 +199,7 @@ class _Trial:
             self._found.append(f"the repeat answers {answer}, not {self._course.answer}")
 
     def _take_over(self, before: Snapshot, meanwhile: Callable[[], None] = lambda: None) -> None:
-        self._found += self._world.take_over(meanwhile)
+        self._found += self._world.take_over(meanwhile, strands=self._scenario.strands)
         self._guarded(before, self._world.look(), operator=False)
 
     def _late(self, make: Make) -> None:

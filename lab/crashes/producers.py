@@ -260,7 +260,7 @@ def with_one(world: World) -> Make:
     return lambda: queues.has_open(CATALOG, "default")
 
 
-@scenario("keys.promote_stranded", Repeat.STATE)
+@scenario("keys.promote_stranded", Repeat.STATE, strands=True)
 def after_somebody_deleted_the_head(world: World) -> Make:
     (head,) = dead(world, 1, ordering_key="k")
     add(world.db, 2, ordering_key="k")

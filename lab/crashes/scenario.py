@@ -37,6 +37,7 @@ class Scenario:
         removes: it may delete done rows.
         fenced: a holder's write, which changes nothing once another worker took over.
         apart: it changes tables, in a schema of their own.
+        strands: somebody has deleted rows by hand, so that the other worker looks for what that stranded.
     """
 
     operation: str
@@ -48,6 +49,7 @@ class Scenario:
     removes: bool = False
     fenced: bool = False
     apart: bool = False
+    strands: bool = False
 
     def __str__(self) -> str:
         return f"{self.operation} ({self.name}{', each statement alone' if self.alone else ''})"

@@ -16,7 +16,7 @@ from fencepost.core.operation import Operation, run
 from fencepost.core.outcome import DONE
 from fencepost.core.records import Claimed
 from fencepost.drivers.psycopg import PsycopgDriver
-from fencepost.store import finalize, job_fenced, jobs, outbox
+from fencepost.store import finalize, job_fenced, jobs, keys, outbox
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.jobs import JobTerms, LaneWalk
 
@@ -125,13 +125,16 @@ class World:
 
     # --- what another worker makes of it -----------------------------------------------------------------
 
-    def take_over(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+    def take_over(self, meanwhile: Callable[[], None] = lambda: None, *, strands: bool = False) -> list[str]:
         """Let leases and delays end, and let another worker finish everything; return what went wrong.
 
         Args:
             meanwhile: called while that one holds what it has claimed first.
+            strands: that one also looks for what is parked with nothing before it.
         """
         self.db.execute(_TIME_PASSES)
+        if strands:
+            self.do(keys.promote_stranded(CATALOG, after=None, limit=100))
         other = _Other(self)
         other.claim()
         meanwhile()

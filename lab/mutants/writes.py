@@ -34,12 +34,6 @@ MUTANTS = [
         "store/test_fence store/test_claims store/test_state_machine",
         ("release-below-zero", "a release refunds below 0", "greatest(0, attempts - 1)", "attempts - 1"),
         (
-            "release-blocked",
-            "a released message is parked by nobody's claim",
-            "SET status = 'pending',\n",
-            "SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'blocked' END,\n    available_at = CASE WHEN ordering_key IS NULL THEN available_at ELSE {far} END,\n",
-        ),
-        (
             "release-always-refunds",
             "a release refunds though told not to",
             "CASE WHEN %(refund_attempt)s::boolean THEN",
@@ -227,5 +221,15 @@ MUTANTS = [
             "done_at < statement_timestamp() - %(older_than)s::float8 / 2 *",
         ),
         places=2,
+    ),
+    *of(
+        f"{SQL}/release.sql",
+        "store/test_order_traps",
+        (
+            "release-blocked",
+            "a released message is parked by nobody's claim",
+            "SET status = 'pending',\n",
+            "SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'blocked' END,\n    available_at = CASE WHEN ordering_key IS NULL THEN available_at ELSE {far} END,\n",
+        ),
     ),
 ]
