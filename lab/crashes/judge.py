@@ -163,7 +163,7 @@ class _Trial:
         self._guarded(before, after)
         is_there = after.plain != before.plain
         if self._point.takeover:
-            self._take_over(after, lambda: self._late(make))
+            self._take_over(after, lambda: self._late(make, after))
             self._late(make)
         else:
             self._repeat(make, after, is_there=is_there)
@@ -202,17 +202,26 @@ class _Trial:
         self._found += self._world.take_over(meanwhile, strands=self._scenario.strands)
         self._guarded(before, self._world.look(), operator=False)
 
-    def _late(self, make: Make) -> None:
-        """The one that was cut off comes back while another worker has it all, or is done: it changes nothing."""
+    def _late(self, make: Make, cut: Snapshot | None = None) -> None:
+        """The one that was cut off comes back, and changes nothing of what is no longer its own.
+
+        Args:
+            cut: what stood when it was cut off. Rows that still have their token are still its own.
+        """
         if not self._scenario.fenced:
             return
         before = self._world.look()
         Session(self._world).attempt(make, alone=self._scenario.alone)
-        # But for the end of its own attempt in the ledger, which nobody else writes down.
-        after = self._world.look().rows
-        changed = [table for table in after if table != "outbox_attempt" and after[table] != before.rows[table]]
-        if changed:
-            self._found.append(f"a stale holder has changed {', '.join(changed)}")
+        after = self._world.look()
+        for table, token in TOKENS.items():
+            was = {} if cut is None else cut.by_id(table)
+            now = after.by_id(table)
+            for row_id, row in before.by_id(table).items():
+                is_its_own = row_id in was and was[row_id][token] == row[token]
+                if not is_its_own and now.get(row_id) != row:
+                    self._found.append(f"a stale holder has changed {table} {row_id}")
+            if cut is None and len(now) > len(before.rows[table]):
+                self._found.append(f"a stale holder has added to {table}")
 
     def _same(self, found: Snapshot, expected: Snapshot, what: str) -> None:
         for table, rows in expected.plain.items():

@@ -8,6 +8,8 @@ from lab.mutants.mutant import marked
 EQUIVALENT: dict[str, str] = {
     "run-unlimited": "the first rows of a key, of which a run is made, end at the same limit already",
     "park-the-head": "what is due is free, and a head that is free is no obstacle",
+    "release-below-zero": "the table lets no message be processing without an attempt",
+    "job-below-zero": "the table lets no job be processing without an attempt",
 }
 """Why no test can notice a mutant, by its name."""
 

@@ -98,7 +98,7 @@ def test_a_sample_of_all_points_holds(world: World, found: list[Course]) -> None
                 "lease_version = %(token)s::bigint",
                 "true",
             ),
-            "a stale holder has changed outbox",
+            "a stale holder has changed outbox ",
             id="a fence without its token",
         ),
         pytest.param(
