@@ -315,7 +315,7 @@ def some_done(world: World) -> None:
     add(world.db, 1)
 
 
-@scenario("upkeep.purge", Repeat.STATE, both=True, removes=True)
+@scenario("upkeep.purge", Repeat.ANEW, both=True, removes=True)
 def what_is_old(world: World) -> Make:
     some_done(world)
     return lambda: upkeep.purge(CATALOG, older_than=HOUR, limit=2)
