@@ -170,10 +170,10 @@ MUTANTS = [
         f"{SQL}/job_finalized.sql",
         "store/test_jobs",
         (
-            "job-repeat-any-state",
-            "a repeated finalize of a job takes any state for its own",
-            "AND status = %(status)s::text\n",
-            "AND status <> 'processing'\n",
+            "job-repeat-any-outcome",
+            "a repeated finalize of a job takes any outcome for its own",
+            "  AND outcome IS NOT DISTINCT FROM (%(outcomes)s::text[])[pg_catalog.array_position(%(ids)s::bigint[], id)]\n",
+            "",
         ),
     ),
     *of(

@@ -72,12 +72,6 @@ MUTANTS = [
             " AND lease_version = %(token)s::bigint",
             "",
         ),
-        (
-            "repeat-any-state",
-            "a repeated finalize takes any state for its own",
-            "status = %(status)s::text AND outcome",
-            "status <> 'processing' AND outcome",
-        ),
     ),
     *of(
         f"{SQL}/heartbeat.sql",

@@ -14,8 +14,8 @@ from fencepost import AutocommitRefused, ConfigError, DedupeConflict, InvalidMes
 from fencepost.core.job import ClaimedJob
 from fencepost.core.job_states import JOB_TRANSITIONS, JobState
 from fencepost.core.operation import run
-from fencepost.core.outcome import DONE, Release
-from fencepost.core.states import Event, attempts_after
+from fencepost.core.outcome import DONE, Dead, Release
+from fencepost.core.states import Event, Outcome, attempts_after
 from fencepost.drivers import driver_for
 from fencepost.store import job_fenced
 from fencepost.store import jobs as store
@@ -245,6 +245,14 @@ def test_a_repeated_finalize_is_a_success_and_changes_nothing_more(db: Connectio
     xmin = job_row(db, row_id).xmin
     assert finish(db, [held], action) == frozenset()
     assert job_row(db, row_id).xmin == xmin
+
+
+def test_failed_for_another_reason_is_not_the_same_target(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    held = claim_one_job(db)
+    assert finish(db, [held], ACTIONS["fail"]) == frozenset()
+    assert finish(db, [held], Dead(Event.EXHAUST, Outcome.EXHAUSTED, "dead")) == {row_id}
+    assert job_row(db, row_id).outcome == "permanent"
 
 
 def test_an_expired_lease_that_nobody_took_over_still_finalizes(db: Connection) -> None:
