@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -79,4 +80,5 @@ def _listed(found: object) -> list[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped as well
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import signal
 import sys
 import tempfile
 import time
@@ -147,4 +148,5 @@ def _tell(report: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped as well
     sys.exit(main())
