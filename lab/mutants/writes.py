@@ -153,16 +153,6 @@ MUTANTS = [
         ),
     ),
     *of(
-        f"{SQL}/fragments/dead_target.sql",
-        "store/test_operators store/test_transitions",
-        (
-            "operator-any-state",
-            "an operator may retry what is not dead",
-            " AND status = 'dead'\n    ORDER",
-            " AND status <> 'processing'\n    ORDER",
-        ),
-    ),
-    *of(
         f"{SQL}/purge.sql",
         "store/test_purge",
         (
