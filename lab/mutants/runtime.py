@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from lab.mutants.mutant import of
 
+_TOGETHER = "lab/test_crashes::test_undisturbed_everything_holds_and_what_belongs_together_is_one_transaction"
+
 MUTANTS = [
     *of(
         "runtime/finalizer.py",
-        "runtime/test_faults runtime/test_leases runtime/test_outcomes",
+        f"runtime/test_faults runtime/test_leases runtime/test_outcomes {_TOGETHER}",
         (
             "batch-holds-twice",
             "a row may stand twice in one batch",
@@ -183,7 +185,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/claimer.py",
-        "runtime/test_leases runtime/test_recovery runtime/test_queues runtime/test_breakers runtime/test_destinations",
+        f"runtime/test_leases runtime/test_recovery runtime/test_queues runtime/test_breakers runtime/test_destinations {_TOGETHER}",
         (
             "window-from-answer",
             "the window of trust is counted from the answer of a claim",
@@ -283,7 +285,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/reaper.py",
-        "runtime/test_recovery runtime/test_leases runtime/test_order",
+        f"runtime/test_recovery runtime/test_leases runtime/test_order {_TOGETHER}",
         (
             "reaper-dies",
             "one failed reap ends all of them",
@@ -309,7 +311,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/schedules.py",
-        "runtime/test_schedules",
+        f"{_TOGETHER} runtime/test_schedules",
         (
             "ticks-not-atomic",
             "a tick and the move of its schedule are two transactions",
