@@ -27,7 +27,7 @@ SERVER = "FENCEPOST_TEST_PG18"
 """The variable by which the tests find a PostgreSQL 18 that runs already."""
 
 HARD_LIMIT = 1200.0
-"""Seconds past which a mutant's tests are ended. (A test that hangs fails after a minute; this is far above all.)"""
+"""Seconds past which a mutant's tests are ended; one that hangs fails after a minute, so this is far above."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?::.+?)(?: - (.*))?$", re.MULTILINE)
 _NONSENSE = re.compile(
