@@ -88,11 +88,16 @@ def try_all(
             finally:
                 copies.put(copy)
 
-        for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
-            verdict = future.result()
-            verdicts.append(verdict)
-            if not quiet:
-                print(_line(len(verdicts), len(mutants), verdict), flush=True)
+        futures = [pool.submit(one, mutant) for mutant in mutants]
+        try:
+            for future in as_completed(futures):
+                verdict = future.result()
+                verdicts.append(verdict)
+                if not quiet:
+                    print(_line(len(verdicts), len(mutants), verdict), flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # who is told to end does not try the rest
+            raise
         noticed = [each.by for each in verdicts if each.by and confirms]
         unsound = copies.get().unsound(noticed, server)
     return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
