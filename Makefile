@@ -9,7 +9,7 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate fuzz servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate fuzz crashes mutants servers bench bench-report docs format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -78,6 +78,14 @@ fuzz: $(VENV)/dev ## odd and broken input of every kind: SEED=… to repeat a ru
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh
+
+# ONLY=store or ONLY=runtime for a part of it, EVERY=10 for a tenth.
+crashes: $(VENV)/dev ## end the session at every statement of every operation, recover, judge (about half an hour)
+	$(BIN)/python -m lab.crashes $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY))
+
+# ONLY=claim.sql for those of one file, or the name of one.
+mutants: $(VENV)/dev ## sabotage the protocol in 250 small ways, and see which tests notice (about an hour)
+	$(BIN)/python -m lab.mutants $(ONLY:%=--only %)
 
 bench: $(VENV)/dev ## messages per second beside a bare SQL loop, and the cost of a message
 	$(BIN)/fencepost bench drain

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fencepost.embedded import PostgresServer
-from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server
+from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server, shared_server
 from tests.servers import REQUIRE
 
 
@@ -39,7 +39,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def postgres18() -> Iterator[PostgresServer]:
-    """A running PostgreSQL 18."""
+    """A running PostgreSQL 18: one of the tests' own, or the one that `shared_server` names."""
+    if (shared := shared_server()) is not None:
+        yield shared
+        return
     with running_server(pg18_bin_dir()) as server:
         yield server
 

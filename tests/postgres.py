@@ -65,6 +65,16 @@ def running_server(bin_dir: Path) -> Iterator[PostgresServer]:
             server.stop("immediate")
 
 
+def shared_server() -> PostgresServer | None:
+    """The server in the directory that FENCEPOST_TEST_PG18 names, which runs: for many short runs of pytest."""
+    directory = os.environ.get("FENCEPOST_TEST_PG18")
+    if directory is None:
+        return None
+    server = PostgresServer.create_or_open(Path(directory), bin_dir=pg18_bin_dir(), settings=SETTINGS)
+    assert server.running, f"no PostgreSQL runs in FENCEPOST_TEST_PG18={directory}"
+    return server
+
+
 @contextmanager
 def fresh_database(server: PostgresServer) -> Iterator[str]:
     """The URL of a new, empty database on the server; dropped afterwards, whoever is connected."""

@@ -78,6 +78,8 @@ def test_a_gap_is_reported_unless_it_is_allowed() -> None:
         judged_sequence("billing", "k", 11, 7, allow_gap=False)
     assert (found.value.expected, found.value.received, found.value.key) == (8, 11, "k")
     assert judged_sequence("billing", "k", 11, 7, allow_gap=True) is Acceptance.ACCEPTED
+    with pytest.raises(SequenceGap):
+        judged_sequence("billing", "k", 9, 7, allow_gap=False)  # a single one is missing
 
 
 def test_an_entry_holds_the_id_as_text_and_the_digest_of_the_body() -> None:

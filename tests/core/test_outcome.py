@@ -16,8 +16,10 @@ from fencepost.core.outcome import (
     Dead,
     Deferred,
     Delivered,
+    Disabled,
     Done,
     Failed,
+    Foreign,
     Refused,
     Release,
     Reschedule,
@@ -52,6 +54,13 @@ def test_delivered_is_done_and_unstarted_is_released() -> None:
 
 def test_delivered_is_done_whatever_else_is_true() -> None:
     assert decided(Delivered(), attempt=99, recovery=Recovery.MANUAL, age=100 * OLD) == Done()
+
+
+@pytest.mark.parametrize("result", [Foreign("x"), Disabled("x")])
+def test_what_is_no_failure_of_the_message_waits_with_all_its_attempts_however_old_it_is(result: Result) -> None:
+    kept = Reschedule(Event.DEFER, timedelta(0), "x", refund_attempt=True)
+    assert decided(result) == kept
+    assert decided(result, attempt=99, age=OLD) == kept
 
 
 FAILURES: list[tuple[Result, bool]] = [(Failed("x"), False), (TimedOut("x"), True)]

@@ -188,3 +188,13 @@ def test_failures_of_many_workers_are_counted_together_until_something_is_delive
     assert found is not None
     assert found.error == "down"
     assert [each.failures_seen for each in OUTBOX.queues(db)] == [0]
+
+
+def test_failures_to_reach_it_open_it_at_the_threshold_and_not_before(db: Connection) -> None:
+    def failed() -> bool:
+        return do(db, note_unavailable(CATALOG, "default", threshold=3, pause=MINUTE, error="down"))
+
+    assert [failed() for _ in range(2)] == [False, False]
+    assert breaker(db) is None
+    assert failed()
+    assert breaker(db) is not None

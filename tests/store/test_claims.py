@@ -320,6 +320,7 @@ def test_store_claims_of_suspects_take_several_where_the_caller_says_so(db: Conn
     claim(db)
     expire(db)
     db.execute("UPDATE outbox SET reclaim_count = 3 WHERE id > %s", [ids[5]])
+    db.execute("UPDATE outbox SET reclaim_count = 1 WHERE id = %s", [ids[6]])
     db.execute("UPDATE outbox SET attempts = 11 WHERE id = %s", [ids[0]])
     terms = store.ClaimTerms("w", timedelta(seconds=60), 12)
 
@@ -336,6 +337,18 @@ def test_store_claims_of_suspects_take_several_where_the_caller_says_so(db: Conn
     found = run(store.claim_suspects(OUTBOX.catalog, terms, queues=["default"], batch=100), driver_for(db).execute)
     assert [each.id for each in found.claimed] == [ids[0], *ids[6:]]
     assert found.exhausted == 0
+
+
+def test_a_claim_of_suspects_passes_by_what_others_hold(db: Connection, url: str) -> None:
+    ids = add(db, 2)
+    claim(db)
+    expire(db)
+    terms = store.ClaimTerms("w", timedelta(seconds=60), 12)
+    operation = store.claim_suspects(OUTBOX.catalog, terms, queues=["default"], batch=2)
+    with psycopg.connect(url) as other, db.transaction():
+        other.execute("SELECT FROM outbox WHERE id = %s FOR UPDATE", [ids[0]])
+        db.execute("SET LOCAL lock_timeout = '2s'")
+        assert [each.id for each in run(operation, driver_for(db).execute).claimed] == ids[1:]
 
 
 def test_a_suspect_over_the_limit_is_reported_as_exhausted(db: Connection) -> None:

@@ -14,8 +14,8 @@ from fencepost import AutocommitRefused, ConfigError, DedupeConflict, InvalidMes
 from fencepost.core.job import ClaimedJob
 from fencepost.core.job_states import JOB_TRANSITIONS, JobState
 from fencepost.core.operation import run
-from fencepost.core.outcome import DONE, Release
-from fencepost.core.states import Event, attempts_after
+from fencepost.core.outcome import DONE, Dead, Release
+from fencepost.core.states import Event, Outcome, attempts_after
 from fencepost.drivers import driver_for
 from fencepost.store import job_fenced
 from fencepost.store import jobs as store
@@ -245,6 +245,14 @@ def test_a_repeated_finalize_is_a_success_and_changes_nothing_more(db: Connectio
     xmin = job_row(db, row_id).xmin
     assert finish(db, [held], action) == frozenset()
     assert job_row(db, row_id).xmin == xmin
+
+
+def test_failed_for_another_reason_is_not_the_same_target(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    held = claim_one_job(db)
+    assert finish(db, [held], ACTIONS["fail"]) == frozenset()
+    assert finish(db, [held], Dead(Event.EXHAUST, Outcome.EXHAUSTED, "dead")) == {row_id}
+    assert job_row(db, row_id).outcome == "permanent"
 
 
 def test_an_expired_lease_that_nobody_took_over_still_finalizes(db: Connection) -> None:
@@ -591,3 +599,30 @@ def test_an_operator_and_a_holder_of_the_same_jobs_do_not_deadlock(db: Connectio
     operator.join()
     assert lost == frozenset()
     assert [(row.status, row.outcome) for row in all_jobs(db)] == [("failed", "cancelled"), ("done", "completed")]
+
+
+def test_each_claim_is_an_attempt_and_what_was_lost_too_often_is_left(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    claim_one_job(db)
+    for attempt in (2, 3):
+        expire_jobs(db)
+        do(db, store.reclaim(CATALOG, limit=10))
+        assert claim_suspects(db, max_reclaims=attempt - 2) == []
+        (held,) = claim_suspects(db, max_reclaims=attempt - 1)
+        assert (held.attempt, job_row(db, row_id).attempts) == (attempt, attempt)
+
+
+def test_a_retry_comes_after_its_delay(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    finish(db, [claim_one_job(db)], ACTIONS["retry"])
+    assert 3 < job_row(db, row_id).due_in <= 5
+
+
+def test_a_purge_keeps_what_is_not_old_enough(db: Connection) -> None:
+    add_jobs(db, 2)
+    finish(db, claim_jobs(db), DONE)
+    first = value(db, "SELECT min(id) FROM outbox_job")
+    db.execute("UPDATE outbox_job SET finished_at = now() - interval '90 min'")
+    db.execute("UPDATE outbox_job SET finished_at = now() - interval '150 min' WHERE id = %s", [first])
+    assert do(db, store.purge(CATALOG, older_than=timedelta(hours=2), limit=10)) == 1
+    assert [each.id for each in all_jobs(db)] == [first + 1]

@@ -109,6 +109,27 @@ def test_parking_without_the_heads_lock(db: Connection, url: str, shipped: bool)
 
 
 @both
+def test_parking_behind_a_head_that_was_closed_while_the_claim_went_on(
+    db: Connection, url: str, shipped: bool
+) -> None:
+    """It was open when the claim began, and is done when the claim has its lock."""
+    add(db, 2, ordering_key="k")
+    held = take(db, 1).claimed
+    rule, waits = "AND status <> 'done'", "AND (SELECT pg_advisory_xact_lock(42)::text) IS NOT NULL"
+    doctor = without("claim", rule, f"{waits} {rule if shipped else ''}")
+    with beside(url) as claimer:
+        with psycopg.connect(url) as gate:
+            gate.execute("SELECT pg_advisory_xact_lock(42)")
+            claimed = claimer.begin(lambda connection: claim(connection, doctor))
+            until_it_waits(db, claimer)
+            assert done(db, held) == []
+        result = claimed.result(timeout=20)
+        claimer.connection.commit()
+    assert result.parked == (0 if shipped else 1)
+    assert sleeps(db) is not shipped
+
+
+@both
 def test_a_follower_given_back_as_a_parked_one(db: Connection, shipped: bool) -> None:
     """The head was closed meanwhile."""
     add(db, 2, ordering_key="k")

@@ -1,0 +1,338 @@
+"""Sabotages of the dispatcher and the worker, where they decide about leases, fencing, order and delivery."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import of
+
+_TOGETHER = "lab/test_crashes::test_undisturbed_everything_holds_and_what_belongs_together_is_one_transaction"
+
+MUTANTS = [
+    *of(
+        "runtime/finalizer.py",
+        f"runtime/test_faults runtime/test_leases runtime/test_outcomes {_TOGETHER}",
+        (
+            "batch-holds-twice",
+            "a row may stand twice in one batch",
+            "            if row_id in batch:\n                break\n",
+            "",
+        ),
+        (
+            "cut-batch-dropped",
+            "a batch whose write was cancelled is forgotten",
+            "            self._waiting.extendleft(reversed(batch))\n",
+            "",
+        ),
+        (
+            "one-refused-fails-all",
+            "a row that the database refuses takes its neighbours along",
+            "        if len(batch) > 1:\n",
+            "        if len(batch) > 1_000_000:\n",
+        ),
+        (
+            "finalize-never-atomic",
+            "no finalize is all or nothing",
+            "atomic=self._results.needs_transaction(batch)",
+            "atomic=False",
+        ),
+        (
+            "held-after-write",
+            "what is written stays held",
+            "        self._held.remove(holding for holding, _ in batch)\n        self._results.written",
+            "        self._results.written",
+        ),
+    ),
+    *of(
+        "runtime/held.py",
+        "runtime/test_leases runtime/test_threads runtime/test_worker",
+        (
+            "overdue-beaten",
+            "a publish that ignores its time-out keeps its lease for ever",
+            "                and not each.is_overdue(now)\n",
+            "",
+        ),
+        (
+            "lost-beaten",
+            "a lost lease is beaten on",
+            "                if not each.lost\n                and",
+            "                if",
+        ),
+        (
+            "loss-unsaid",
+            "a lost lease is not told to its publish",
+            "            holding.lost.set()\n",
+            "            pass\n",
+        ),
+        (
+            "renewed-by-answer",
+            "a heartbeat does not move the window",
+            "holding.window = TrustWindow(sent_at, holding.window.lease)",
+            "holding.window = TrustWindow(holding.window.sent_at, holding.window.lease)",
+        ),
+        (
+            "expired-unseen",
+            "the end of a window is not noticed",
+            "not holding.lost and holding.window.is_over(now)",
+            "holding.lost and holding.window.is_over(now)",
+        ),
+    ),
+    *of(
+        "runtime/heartbeat.py",
+        "runtime/test_leases runtime/test_threads",
+        (
+            "frozen-beats",
+            "heartbeats go on while the loop is frozen",
+            "now - self._asked_at > self._frozen_after:",
+            "now - self._asked_at > 1000 * self._frozen_after:",
+        ),
+        (
+            "heartbeat-dies",
+            "a failed heartbeat ends all of them",
+            "        except Exception as error:  # noqa: BLE001 - no failure may end the heartbeats\n",
+            "        except ZeroDivisionError as error:\n",
+        ),
+        (
+            "lost-renewed",
+            "the window of a lost lease moves on",
+            "[each for each in holdings if each.id not in lost], sent_at",
+            "holdings, sent_at",
+        ),
+    ),
+    *of(
+        "runtime/flight.py",
+        "runtime/test_order runtime/test_lanes runtime/test_outcomes runtime/test_shutdown runtime/test_batches runtime/test_leases",
+        (
+            "lane-goes-on",
+            "what is behind a failed message of its key is published all the same",
+            "            if not (isinstance(result, Delivered) or is_behind_routed) or holding.lost:\n",
+            "            if False:\n",
+        ),
+        (
+            "lane-past-lost",
+            "a lane goes on behind a lost lease",
+            "is_behind_routed) or holding.lost:\n",
+            "is_behind_routed):\n",
+        ),
+        (
+            "starts-when-lost",
+            "a publish starts though its lease is lost",
+            "if self._is_stopping or holding.lost:\n            return Unstarted()",
+            "if self._is_stopping:\n            return Unstarted()",
+        ),
+        (
+            "cut-off-is-unstarted",
+            "a publish cut off in flight counts as not started",
+            "            self.finish(holding, Cancelled())\n        for holding",
+            "            self.finish(holding, Unstarted())\n        for holding",
+        ),
+        (
+            "rest-kept",
+            "what stands behind a failure is not given back",
+            "            if holding.stage is Stage.WAITING:\n                self.finish(holding, Unstarted())\n\n",
+            "            pass\n\n",
+        ),
+        (
+            "no-timeout",
+            "a publish is never timed out",
+            "                task.cancel()\n            earliest",
+            "                pass\n            earliest",
+        ),
+        (
+            "timeout-is-cancelled",
+            "a time-out counts as cut off by a shutdown",
+            "                result = self._timed_out(holding) if holding.timed_out else Cancelled()\n",
+            "                result = Cancelled()\n",
+        ),
+        (
+            "alone-beside-others",
+            "a crash suspect is published beside others",
+            "        self._is_alone = True\n        try:\n            await self.landed_or_stopped()\n",
+            "        self._is_alone = True\n        try:\n",
+        ),
+        (
+            "age-at-claim",
+            "the age of a message stands still while it is held",
+            "age=claimed.age + timedelta(seconds=time.monotonic() - holding.claimed_at)",
+            "age=claimed.age",
+        ),
+        (
+            "batch-failures-counted",
+            "what failed behind a failure of its key is charged",
+            "                if key in failed and not isinstance(result, TimedOut | Cancelled):\n",
+            "                if False:\n",
+        ),
+    ),
+    *of(
+        "runtime/lanes.py",
+        "runtime/test_lanes runtime/test_order runtime/test_batches",
+        (
+            "keys-apart",
+            "messages of a key do not share a lane",
+            "        elif key in keys:\n            keys[key].append(holding)\n",
+            "",
+        ),
+        (
+            "verified-in-batch",
+            "a message to be verified goes out in a batch",
+            "    if any(holding.claimed.is_to_verify for holding in group):\n        return None\n",
+            "",
+        ),
+        (
+            "slots-overfull",
+            "a lane takes slots that are not there",
+            "lane.width <= self.limit:\n",
+            "lane.width <= self.limit + 1:\n",
+        ),
+    ),
+    *of(
+        "runtime/claimer.py",
+        f"runtime/test_leases runtime/test_recovery runtime/test_queues runtime/test_breakers runtime/test_destinations {_TOGETHER}",
+        (
+            "window-from-answer",
+            "the window of trust is counted from the answer of a claim",
+            "        window = TrustWindow(sent_at, terms.lease.total_seconds())\n",
+            "        window = TrustWindow(time.monotonic(), terms.lease.total_seconds())\n",
+        ),
+        (
+            "suspects-never-alone",
+            "a crash suspect is not published alone",
+            "                return Batch(found, alone=True)\n        self._survived = 0\n",
+            "                return Batch(found)\n        self._survived = 0\n",
+        ),
+        (
+            "suspects-in-batches",
+            "suspects come in batches from the first one on",
+            "SUSPECTS_BEFORE_BATCH = 3",
+            "SUSPECTS_BEFORE_BATCH = 0",
+        ),
+        (
+            "suspects-starve-others",
+            "suspects come first every time",
+            "                self._owes_normal = True\n                return batch",
+            "                return batch",
+        ),
+        (
+            "probe-not-atomic",
+            "a probe's claim is not all or nothing",
+            "terms.queue, patience=patience),\n                atomic=True,",
+            "terms.queue, patience=patience),\n                atomic=False,",
+        ),
+        (
+            "ledger-claim-not-atomic",
+            "a claim and what the ledger says of it are two transactions",
+            "result = await link.run(lambda: claim(many()), atomic=terms.ledger)",
+            "result = await link.run(lambda: claim(many()))",
+        ),
+    ),
+    *of(
+        "runtime/link.py",
+        "runtime/test_faults runtime/test_link runtime/test_pooler",
+        (
+            "link-gives-up",
+            "a cut connection is not repaired",
+            "if tried == tries or fault is Fault.OTHER or",
+            "if tried == tries or fault is not Fault.TRANSIENT or",
+        ),
+        (
+            "link-no-answer-limit",
+            "a silent server is waited for for ever",
+            "await asyncio.wait([task], timeout=limit)",
+            "await asyncio.wait([task], timeout=None)",
+        ),
+        (
+            "link-snapshot",
+            "transactions follow the server's own isolation",
+            '"BEGIN ISOLATION LEVEL READ COMMITTED"',
+            '"BEGIN"',
+        ),
+        (
+            "link-reuses",
+            "one operation is sent again half way, not made anew",
+            "if not isinstance(error, Exception) or fault_of(error) is not Fault.TRANSIENT:",
+            "if not isinstance(error, Exception):",
+        ),
+        (
+            "limits-above-lease",
+            "a transaction may stay open for longer than a lease",
+            "idle=min(30.0, seconds / 2),",
+            "idle=30.0 + seconds,",
+        ),
+    ),
+    *of(
+        "runtime/classify.py",
+        "runtime/test_outcomes",
+        (
+            "permanent-retried",
+            "a permanent failure is tried again",
+            "            return Refused(_reason(error))\n",
+            "            return Failed(_reason(error))\n",
+        ),
+        (
+            "own-end-swallowed",
+            "a cancelled publish counts as failed",
+            "    if _is_our_own_end(error):\n        raise error\n",
+            "",
+        ),
+    ),
+    *of(
+        "runtime/results.py",
+        "runtime/test_leases runtime/test_outcomes",
+        (
+            "lost-counted-delivered",
+            "a lost lease counts as delivered",
+            "            if holding.id in found.lost:\n",
+            "            if holding.id in found.lost and False:\n",
+        ),
+    ),
+    *of(
+        "runtime/reaper.py",
+        f"runtime/test_recovery runtime/test_leases runtime/test_order {_TOGETHER}",
+        (
+            "reaper-dies",
+            "one failed reap ends all of them",
+            '            log.exception("reaping failed in a way that is not understood: %s", describe(error))\n',
+            "            raise RuntimeError(describe(error)) from error\n",
+        ),
+        (
+            "stranded-by-halves",
+            "stranded keys are promoted without a transaction",
+            "functools.partial(_next_stranded, catalog, after), atomic=True)",
+            "functools.partial(_next_stranded, catalog, after))",
+        ),
+    ),
+    *of(
+        "runtime/job_results.py",
+        "runtime/test_worker runtime/test_ledger",
+        (
+            "job-lost-completed",
+            "a job whose lease was lost counts as completed",
+            "            if held.id in found:\n",
+            "            if held.id in found and False:\n",
+        ),
+    ),
+    *of(
+        "runtime/schedules.py",
+        f"{_TOGETHER} runtime/test_schedules",
+        (
+            "ticks-not-atomic",
+            "a tick and the move of its schedule are two transactions",
+            "ticked = await self._link.run(step, atomic=True)",
+            "ticked = await self._link.run(step)",
+        ),
+    ),
+    *of(
+        "drivers/faults.py",
+        "runtime/test_faults",
+        (
+            "read-only-is-ours",
+            "a server that became read-only is not left",
+            '        "25006",  # read_only',
+            '        "25xxx",  # read_only',
+        ),
+        (
+            "deadlock-is-ours",
+            "a deadlock is not tried again",
+            '        "40P01",  # deadlock',
+            '        "40xxx",  # deadlock',
+        ),
+    ),
+]

@@ -1,0 +1,128 @@
+"""Tries mutants: a copy of the sources with one sabotage in it, and the tests that should notice it.
+
+All of them share one PostgreSQL server. A test that fails must pass without the sabotage as well, or its failure
+says nothing: that is looked at in one run at the end.
+"""
+
+from __future__ import annotations
+
+import compileall
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from py_compile import PycInvalidationMode
+
+from lab.mutants.mutant import Mutant, mutated
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = "FENCEPOST_TEST_PG18"
+"""The variable by which the tests find a PostgreSQL 18 that runs already."""
+
+HARD_LIMIT = 1200.0
+"""Seconds past which a mutant's tests are ended; one that hangs fails after a minute, so this is far above."""
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?::.+?)(?: - (.*))?$", re.MULTILINE)
+_NONSENSE = re.compile(
+    r"SyntaxError|UndefinedColumn|UndefinedTable|UndefinedFunction|AmbiguousColumn|DatatypeMismatch|GroupingError"
+    r"|IndeterminateDatatype|NameError|UnboundLocalError|ImportError|FeatureNotSupported"
+)
+"""What says that a sabotage is no SQL or no Python: everybody would notice that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant.
+
+    Args:
+        state: ``killed``, ``survived``, or ``nonsense`` where the sabotage does not even run.
+        by: the test that noticed it, or that it hung.
+        why: that test's error, in one line.
+    """
+
+    mutant: Mutant
+    state: str
+    by: str = ""
+    why: str = ""
+    seconds: float = 0.0
+
+
+class Copy:
+    """A copy of the sources, in which one file at a time is sabotaged."""
+
+    def __init__(self, directory: Path) -> None:
+        self.source = directory / "src"
+        shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
+        # By content, not by time: a sabotage often has the length and the second of what it replaces.
+        compileall.compile_dir(self.source, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+        mine = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._environment = mine | {
+            "PYTHONPATH": f"{self.source}{os.pathsep}{ROOT}",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis"),
+            "COLUMNS": "400",
+        }
+
+    def try_out(self, mutant: Mutant, server: Path) -> Verdict:
+        """Run the tests of a mutant until the first fails."""
+        file = self.source / "fencepost" / mutant.file
+        began = time.monotonic()
+        original = file.read_text(encoding="utf-8")
+        file.write_text(mutated(mutant, self.source), encoding="utf-8")
+        try:
+            code, output = self.run_tests(["-x", *mutant.selection], server)
+        finally:
+            file.write_text(original, encoding="utf-8")
+        return verdict_of(mutant, code, output, time.monotonic() - began)
+
+    def unsound(self, tests: Iterable[str], server: Path) -> str:
+        """Return what pytest says about these tests without any sabotage; nothing where all of them pass."""
+        chosen = sorted(set(tests))
+        if not chosen:
+            return ""
+        code, output = self.run_tests(chosen, server, limit=HARD_LIMIT * 2)
+        return "" if code == 0 else output[-4000:]
+
+    def run_tests(
+        self, arguments: Sequence[str], server: Path, limit: float = HARD_LIMIT
+    ) -> tuple[int | None, str]:
+        """Run pytest on this copy; return its exit code, None where it had to be ended, and what it said."""
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "-o", "timeout=60"]
+        # One major version, and no pooler: the sabotage is the same for all of them.
+        command += ["-k", "not pg15 and not pooled", *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=self._environment | {SERVER: str(server)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
+            output, _ = process.communicate()
+            return None, output
+        return process.returncode, output
+
+
+def verdict_of(mutant: Mutant, code: int | None, output: str, seconds: float) -> Verdict:
+    """Read what pytest said; ``code`` is None where it had to be ended."""
+    if code is None:
+        return Verdict(mutant, "killed", "", f"its tests hung for {HARD_LIMIT:g} s", seconds)
+    if code == 0:
+        return Verdict(mutant, "survived", seconds=seconds)
+    found = _FAILED.search(output)
+    if code != 1 or found is None:
+        return Verdict(mutant, "nonsense", "", output.strip().splitlines()[-1] if output.strip() else "", seconds)
+    by, why = found[1], found[2] or ""
+    return Verdict(mutant, "nonsense" if _NONSENSE.search(why) else "killed", by, why, seconds)

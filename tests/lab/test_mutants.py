@@ -1,0 +1,82 @@
+"""The table of mutants fits the sources, a few of them are noticed, and the runner can tell one that is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from lab.mutants.__main__ import summary, try_all
+from lab.mutants.mutant import Misplaced, Mutant, mutated
+from lab.mutants.table import EQUIVALENT, MUTANTS
+from lab.mutants.trial import ROOT, Verdict, verdict_of
+
+from fencepost.embedded import PostgresServer
+
+BY_NAME = {each.name: each for each in MUTANTS}
+HARMLESS = Mutant(
+    "harmless",
+    "nothing",
+    "core/lease.py",
+    "return frozenset(asked)",
+    "return frozenset( asked)",
+    "core/test_lease",
+)
+
+
+def test_each_mutant_changes_exactly_one_place_and_names_tests_that_are_there() -> None:
+    assert len(MUTANTS) >= 100
+    assert [name for name, count in Counter(each.name for each in MUTANTS).items() if count > 1] == []
+    for each in MUTANTS:
+        assert mutated(each, ROOT / "src") != (ROOT / "src" / "fencepost" / each.file).read_text(encoding="utf-8")
+        assert each.test_files
+        assert [file for file in each.test_files if not (ROOT / file).is_file()] == []
+
+
+def test_what_is_said_to_be_beyond_notice_is_there_and_little() -> None:
+    assert EQUIVALENT.keys() <= BY_NAME.keys()
+    assert len(EQUIVALENT) <= len(MUTANTS) * 0.02
+
+
+@pytest.mark.parametrize("before", ["nowhere to be found", "return"])
+def test_a_mutant_whose_text_is_not_there_once_fails_loudly(before: str) -> None:
+    with pytest.raises(Misplaced, match=r"harmless: its text occurs \d+ times in core/lease.py"):
+        mutated(replace(HARMLESS, before=before), ROOT / "src")
+
+
+QUICK = {
+    "spent-one-late": "core/test_outcome::test_the_last_attempt_ends_in_exhausted",
+    "retry-refunds": "store/test_fence::test_a_retry_is_due_after_its_delay_and_keeps_the_attempt",
+    "permanent-retried": "runtime/test_outcomes::test_a_permanent_failure_is_dead_at_once",
+}
+"""Of each kind one, with the very test that notices it: core, SQL, runtime."""
+
+
+@pytest.mark.timeout(300)
+def test_a_few_are_noticed(postgres18: PostgresServer) -> None:
+    tried = [replace(BY_NAME[name], tests=test) for name, test in QUICK.items()]
+    verdicts, _ = try_all(tried, 1, postgres18.directory, quiet=True, confirms=False)
+    assert [(each.mutant.name, each.state) for each in verdicts] == [(name, "killed") for name in QUICK]
+
+
+def test_a_harmless_one_survives_and_one_that_does_not_run_is_nonsense() -> None:
+    assert verdict_of(HARMLESS, 0, "4 passed in 0.1s", 0).state == "survived"
+    failed = "FAILED tests/core/test_lease.py::test_x[pg18] - "
+    assert verdict_of(HARMLESS, 1, f"{failed}assert 1 == 2", 0) == Verdict(
+        HARMLESS, "killed", "tests/core/test_lease.py::test_x[pg18]", "assert 1 == 2"
+    )
+    assert (
+        verdict_of(HARMLESS, 1, f"{failed}psycopg.errors.SyntaxError: syntax error at end", 0).state == "nonsense"
+    )
+    assert verdict_of(HARMLESS, 2, "1 error during collection", 0).state == "nonsense"
+    assert verdict_of(HARMLESS, None, "", 0).why == "its tests hung for 1200 s"
+
+
+def test_the_verdict_asks_for_a_reason_of_each_survivor_and_for_enough_that_are_noticed() -> None:
+    killed = [Verdict(replace(HARMLESS, name=str(n)), "killed", "a test") for n in range(98)]
+    explained = [Verdict(replace(HARMLESS, name=f"e{n}", equivalent="why"), "survived") for n in range(3)]
+    assert summary(killed + explained[:2], "", 0)["ok"]
+    assert not summary(killed + explained, "", 0)["ok"]  # 98 of 101
+    assert not summary([*killed, Verdict(HARMLESS, "survived")], "", 0)["ok"]
+    assert not summary([*killed, Verdict(explained[0].mutant, "killed", "a test")], "", 0)["ok"]
+    assert not summary(killed, "test_x fails by itself", 0)["ok"]
