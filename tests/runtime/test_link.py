@@ -13,9 +13,12 @@ from typing import Any, cast
 import psycopg
 import pytest
 
+from fencepost.core.operation import Operation, Statement
+from fencepost.embedded import PostgresServer
 from fencepost.runtime.link import Limits, Link
 from fencepost.runtime.wakeup import Wakeup
 from fencepost.store.catalog import Catalog
+from tests.postgres import fresh_database
 
 PROGRAM = """
 import asyncio, sys, time
@@ -50,6 +53,31 @@ def test_a_process_that_was_stopped_while_it_waited_for_the_database_goes_on(dat
 
 
 LIMITS = Limits.below(timedelta(seconds=60))
+
+
+WITHOUT_AN_INDEX = Statement("look", "EXPLAIN (ANALYZE, FORMAT JSON) SELECT sum(n * n) FROM public.t")
+
+
+async def test_no_statement_of_a_worker_is_compiled_first(postgres15: PostgresServer) -> None:
+    """Where a scan is ruled out and taken all the same, its price before PostgreSQL 18 brings the compiler in."""
+
+    def look() -> Operation[Any]:
+        rows = yield WITHOUT_AN_INDEX
+        return rows[0][0][0]
+
+    with fresh_database(postgres15) as url:
+        with psycopg.connect(url, autocommit=True) as plain:
+            plain.execute("CREATE TABLE t AS SELECT n FROM generate_series(1, 10) n")
+            plain.execute("SET enable_seqscan = off")
+            row = plain.execute(WITHOUT_AN_INDEX.sql.encode()).fetchone()
+            assert row is not None
+            assert "JIT" in row[0][0], "a server that compiles nothing shows nothing"
+        link = Link(url, Catalog(), LIMITS, "test", lambda: None)
+        await link.open()
+        found = await link.run(look)
+        await link.close()
+    assert found["Plan"]["Node Type"] == "Aggregate"
+    assert "JIT" not in found
 
 
 def _answered(work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
