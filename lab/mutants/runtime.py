@@ -115,7 +115,7 @@ MUTANTS = [
         (
             "starts-when-lost",
             "a publish starts though its lease is lost",
-            "if self._is_stopping or holding.lost:\n            return Unstarted()",
+            "if self._is_stopping or _is_lost(holding):\n            return Unstarted()",
             "if self._is_stopping:\n            return Unstarted()",
         ),
         (

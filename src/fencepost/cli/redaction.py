@@ -12,7 +12,7 @@ from fencepost.publishers.address import MASK
 # Of an address that nobody told us about, such as one in a publisher's own error text.
 _USER_INFORMATION = re.compile(r"(?<=://)([^\s:/@]*):[^\s/@]+@")
 # Of one that could not be read, such as a database's with '=' where '?' belongs.
-_PASSWORD = re.compile(r"(?<=password=)[^\s&]+")
+_PASSWORD = re.compile(rf"(?<=password=)(?!{re.escape(MASK)}(?!\w))[^\s&]+")
 
 
 class Redactor:
