@@ -19,7 +19,7 @@ GRACE = 0.5
 PROMISE = GRACE + 1.0
 
 STUCK = """
-import asyncio, ctypes, sys, threading, time
+import asyncio, ctypes, signal, sys, threading, time
 
 def say(text):
     print(text, flush=True)
@@ -39,6 +39,12 @@ async def thread_of_the_loop(message):
     await asyncio.to_thread(block)
 
 async def blocks_in_c(message):
+    say("publishing")
+    block_in_c()
+
+async def blocks_in_c_uninterrupted(message):
+    # As where the signal comes just before the call: then nothing ends the call.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     say("publishing")
     block_in_c()
 
@@ -134,7 +140,7 @@ def until_done(url: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("publisher", ["thread_of_the_loop", "blocks_in_c"])
+@pytest.mark.parametrize("publisher", ["thread_of_the_loop", "blocks_in_c", "blocks_in_c_uninterrupted"])
 def test_a_publish_that_never_ends(configured: Program, store: str, publisher: str) -> None:
     enqueue(store)
     result, seconds = timed(start(configured, publisher))

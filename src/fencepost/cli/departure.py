@@ -61,6 +61,14 @@ class Departure:
         self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         threading.Thread(target=self._watch, name="fencepost departure", daemon=True).start()
 
+    def hear(self) -> None:
+        """Have signals told to our thread, from the running loop.
+
+        uvloop has them told to itself once it runs (and to us again once it has stopped). Where C code blocks it,
+        it hears nothing; and a signal that comes just before such a call does not interrupt it either.
+        """
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+
     def withdraw(self) -> None:
         """Give the signals back: the process ends in some other way, before anything was started."""
         for number, handler in self._before.items():
@@ -141,6 +149,16 @@ class Departure:
                 self._end_within(0)
             elif any(number in told for number in _SIGNALS):
                 self._end_within(self._patience)
+                self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        """Have the loop take a step: only then does the interpreter run the handler, unless C code blocks it."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(_nothing)
+
+
+def _nothing() -> None: ...
 
 
 def _flush() -> None:

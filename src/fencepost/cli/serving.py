@@ -122,6 +122,7 @@ async def _serve(
     told: dict[str, str],
 ) -> bool:
     drained, code = False, exits.NEGATIVE
+    departure.hear()
     async with served:
         log.info(told.pop("message"), extra={"fields": told})
         departure.running(served.stop)
