@@ -9,10 +9,10 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate fuzz crashes mutants servers bench bench-report docs format clean
+.PHONY: help demo demo-race test check lint types contracts unit test-one coverage order consumers conformance model judge chaos stale simulate fuzz crashes mutants reliability-report servers bench bench-report docs format clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo ## the main job on an embedded PostgreSQL, with a verdict from its tables (under 40 s)
 	@$(BIN)/fencepost demo
@@ -86,6 +86,10 @@ crashes: $(VENV)/dev ## end the session at every statement of every operation, r
 # ONLY=claim.sql for those of one file, or the name of one.
 mutants: $(VENV)/dev ## sabotage the protocol in 250 small ways, and see which tests notice (about an hour)
 	$(BIN)/python -m lab.mutants $(ONLY:%=--only %)
+
+# PART=chaos ARGS="--minutes 60 --seed 7" runs that; WHOLE=1 as much of everything as the bounds say.
+reliability-report: $(VENV)/dev servers ## run the lab's parts, keep what they found, write the figures of docs/reliability.md
+	$(BIN)/python -m lab.report $(PART:%=--part %) $(if $(WHOLE),--whole) $(ARGS)
 
 bench: $(VENV)/dev ## messages per second beside a bare SQL loop, and the cost of a message
 	$(BIN)/fencepost bench drain

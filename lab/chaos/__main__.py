@@ -65,19 +65,36 @@ def _parser() -> argparse.ArgumentParser:
 
 def _stale(options: argparse.Namespace) -> int:
     """Force stale writes: of messages, and half as many of jobs."""
-    print(f"seed {options.seed}, {options.count} stale writes of messages, and half as many of jobs", flush=True)
+    if not options.json:
+        print(
+            f"seed {options.seed}, {options.count} stale writes of messages, and half as many of jobs", flush=True
+        )
     began = time.monotonic()
     with running_server(_bin_dir(options)) as server, fresh_database(server) as url:
         tally = stale.force(url, options.seed, options.count)
         tally += stale_jobs.force(url, options.seed, options.count // 2)
+    took = time.monotonic() - began
+    if options.json:
+        told = {
+            "seed": options.seed,
+            "clean": tally.is_clean,
+            "seconds": round(took, 1),
+            "writes": dict(tally.writes),
+        }
+        told |= {"changed": tally.changed, "believed": tally.believed, "stopped": tally.stopped}
+        print(json.dumps(told, indent=2))
+    else:
+        _tell(tally, took)
+    return 0 if tally.is_clean else 1
+
+
+def _tell(tally: stale.Tally, took: float) -> None:
     for what, times in sorted(tally.writes.items()):
         print(f"  {what:45} {times}")
-    total, took = sum(tally.writes.values()), time.monotonic() - began
     print(
-        f"{total} stale writes in {took:.0f} s: {tally.changed} rows changed, {tally.believed} not reported as a "
-        f"lost lease, {tally.stopped} stopped by a constraint of the table alone"
+        f"{sum(tally.writes.values())} stale writes in {took:.0f} s: {tally.changed} rows changed, "
+        f"{tally.believed} not reported as lost, {tally.stopped} stopped by a constraint of the table alone"
     )
-    return 0 if tally.is_clean else 1
 
 
 def _bin_dir(options: argparse.Namespace) -> Path:
