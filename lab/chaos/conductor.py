@@ -175,7 +175,7 @@ class Conductor:
 
     def _fault(self, seconds: float, rate: float, kinds: Collection[str], covering: bool) -> None:
         self._recorder.write("phase", name="faults_begin")
-        began = told_at = time.monotonic()
+        first = began = told_at = time.monotonic()
         for planned in plan(self._seed, seconds, rate, kinds, covering=covering):
             # A fault that took long, such as a failover, moves the others: they do not come all at once.
             began += max(0.0, time.monotonic() - (began + planned.at) - TICK)
@@ -184,7 +184,7 @@ class Conductor:
             if time.monotonic() - told_at > SAY_EVERY:
                 told_at = time.monotonic()
                 done = sum(self._book.applied.values())
-                self._say(f"{told_at - began:.0f} s: {done} faults applied")
+                self._say(f"{told_at - first:.0f} s: {done} faults applied")
         self._tick_until(began + seconds)
 
     def _calm_down(self) -> None:
