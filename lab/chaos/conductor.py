@@ -38,6 +38,8 @@ SETTLE_SECONDS = 180.0
 OBEDIENCE_SECONDS = 20.0
 """After its grace time a process is killed, for the run to go on: long after it should have ended."""
 SAY_EVERY = 10.0
+LOOK_AT_BROKER = 0.5
+"""Seconds between two questions for what it still has: each makes a connection."""
 
 _OPEN = "SELECT count(*) FROM outbox WHERE done_at IS NULL"
 _OPEN_JOBS = "SELECT count(*) FROM outbox_job WHERE finished_at IS NULL OR status = 'failed'"
@@ -208,13 +210,24 @@ class Conductor:
                 self.outcome.problems.append(f"{left} are open {self._patience:g} s after the faults: {rows}")
             else:
                 self.outcome.drained_in = time.monotonic() - began
+        if self._has("consumer"):
+            self._consume_the_rest()
         self._recorder.write("phase", name="drained")
 
     def _left(self, conn: psycopg.Connection[tuple[int]]) -> int:
         """Return how much is still to be done, by those who are there to do it."""
         queries = [_OPEN, *([_OPEN_JOBS] if self._has("job_worker") else [])]
-        left = sum(row[0] for query in queries for row in conn.execute(query.encode()).fetchall())
-        return left or (self._broker.unconsumed() if self._has("consumer") else 0)
+        return sum(row[0] for query in queries for row in conn.execute(query.encode()).fetchall())
+
+    def _consume_the_rest(self) -> None:
+        """Let the one consumer take what the broker has for it: as long as it needs, while it gets on."""
+        least, since = self._broker.unconsumed(), time.monotonic()
+        while least and time.monotonic() - since < self._patience:
+            self._tick(LOOK_AT_BROKER)
+            if (left := self._broker.unconsumed()) < least:
+                least, since = left, time.monotonic()
+        if least:
+            self.outcome.problems.append(f"{least} events are not consumed, for {self._patience:g} s no fewer")
 
     def _has(self, role: str) -> bool:
         return any(place.kind.role == role for place in self._places)

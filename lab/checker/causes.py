@@ -13,6 +13,7 @@ FAILED = "the publish failed"
 DEFERRED = "it was deferred"
 TIMED_OUT = "publish time-out"
 GAVE_UP = "its client waited no longer for the acknowledgement"
+LEASE_ENDING = "its lease was about to end, so its client waited no longer for the acknowledgement"
 SHUTDOWN = "shutdown past its grace"
 ACKNOWLEDGEMENT_LOST = "the receiver's acknowledgement was lost"
 OPERATOR_RETRY = "operator retry"
@@ -125,7 +126,26 @@ class Causes:
         if is_withheld or self._receiver_was_disturbed(publish):
             return ACKNOWLEDGEMENT_LOST
         waited = 0 if publish.end is None else publish.end - publish.start
-        return GAVE_UP if waited >= self._evidence.client_timeout * 0.9e9 else None
+        if waited >= self._evidence.client_timeout * 0.9e9:
+            return GAVE_UP
+        return LEASE_ENDING if self._was_lease_ending(publish) else None
+
+    def _was_lease_ending(self, publish: Publish) -> bool:
+        """Whether little was left of the lease that its worker knew of when it ended.
+
+        Where something may have lost the answer to a heartbeat, it may know of an earlier end than the row has.
+        """
+        if publish.end is None or not self._evidence.clock.is_known:
+            return False
+        at = publish.end
+        ends = [
+            self._evidence.clock.mono(step.new.lease_until)
+            for step in self._evidence.steps_of.get(publish.id, ())
+            if step.event in (HEARTBEAT, *TAKES) and step.new.token == publish.token and self._mono(step) < at
+            if step.new.lease_until is not None
+        ]
+        near = [at >= end - round(self._evidence.lease_margin * 1e9) for end in ends]
+        return bool(near) and (near[-1] or (any(near) and self._explaining(publish, at) is not None))
 
     def _receiver_was_disturbed(self, publish: Publish) -> bool:
         end = publish.end or NEVER

@@ -83,6 +83,7 @@ class Evidence:
         self.lease, self.poll = float(campaign["lease"]), float(campaign["poll"])
         self.publish_timeout = float(campaign["publish_timeout"])
         self.client_timeout = float(campaign.get("client_timeout", self.publish_timeout / 2))
+        self.lease_margin = float(campaign.get("lease_margin", 0.35))
         self.tolerance = float(campaign.get("tolerance", 0))
         """Seconds that a loaded machine may take longer than the specification says."""
         self.max_attempts = int(campaign["max_attempts"])

@@ -212,6 +212,28 @@ def test_a_failure_that_arrived_is_a_lost_acknowledgement_where_something_lost_i
     assert cause(given_back(), failed, AGAIN, withheld) == causes.ACKNOWLEDGEMENT_LOST
 
 
+def test_a_failure_that_arrived_may_be_that_of_a_lease_about_to_end() -> None:
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.becomes(9, lease_until=round(19 * 1e6))
+    row.becomes(12, status="pending", lease_until=None)
+    row.claimed(12.5, "w2")
+    failed = published(1, "w1", 10.5, 10.8, "retryable")
+    arrived = [line(10.6, "r", "accepted", message_id="m", token=1, payload="")]
+    assert cause(row, failed, AGAIN, arrived) is None  # it had eight seconds left
+    unanswered = fault("black_hole", "w1", 8.9, 10.7)  # it may not know of the heartbeat at 9
+    assert cause(row, failed, AGAIN, arrived, unanswered) == causes.LEASE_ENDING
+    early = published(1, "w1", 10.1, 10.4, "retryable")
+    assert cause(row, early, AGAIN, [arrived[0]], unanswered) is None  # ... and had half a second of the other
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.becomes(12, status="pending", lease_until=None)
+    row.claimed(12.5, "w2")
+    assert cause(row, failed, AGAIN, arrived) == causes.LEASE_ENDING
+
+
 def test_an_operators_retry_is_a_cause() -> None:
     row = Row()
     row.becomes(0)
