@@ -150,6 +150,8 @@ class Conductor:
             max_attempts=terms.MAX_ATTEMPTS,
             lanes=LANES,
             job_lease=terms.JOB_LEASE,
+            retention=terms.RETENTION,
+            purge_limit=terms.PURGE_LIMIT,
         )
         with psycopg.connect(self._cluster.primary.url) as conn:
             Outbox().migrate(conn)

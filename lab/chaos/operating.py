@@ -1,4 +1,4 @@
-"""An operator: ``python -m lab.chaos.operating`` retries, skips, pauses, resumes and changes limits until SIGTERM.
+"""An operator: ``python -m lab.chaos.operating`` retries, skips, pauses, purges and changes limits until SIGTERM.
 
 Most of it through the client; now and then by the command line, as a person would.
 """
@@ -17,7 +17,7 @@ import psycopg
 
 from fencepost import FencepostError, Outbox
 from lab.chaos.tasks import jobs
-from lab.chaos.terms import MAX_ATTEMPTS, QUEUES, ROOT, Told
+from lab.chaos.terms import MAX_ATTEMPTS, PURGE_LIMIT, QUEUES, RETENTION, ROOT, Told, seconds
 from lab.checker.recording import Recorder
 
 PAUSE = 0.3
@@ -68,8 +68,10 @@ class Operator:
             self._dead_messages(conn)
         elif draw < 0.85:
             self._failed_jobs(conn)
-        elif draw < 0.93:
+        elif draw < 0.90:
             self._pause_or_resume(conn)
+        elif draw < 0.95:
+            self._purge(conn)
         else:
             self._limit(conn)
 
@@ -114,6 +116,11 @@ class Operator:
         self._recorder.write("operator", action="limit", ids=[])
         with conn.transaction():
             self._outbox.set_queue(conn, queue, actor=self._told.process, max_attempts=limit)
+
+    def _purge(self, conn: psycopg.Connection[Any]) -> None:
+        self._recorder.write("operator", action="purge", ids=[])
+        with conn.transaction():
+            self._outbox.purge(conn, seconds(RETENTION), limit=PURGE_LIMIT)
 
     def _tidy_up(self, conn: psycopg.Connection[Any]) -> None:
         """Resume every queue and retry whatever is dead, until nothing is left."""

@@ -24,6 +24,9 @@ MAX_ATTEMPTS = 5
 BACKOFF_BASE, BACKOFF_CAP = 0.02, 0.3
 BREAKER_CAP = 0.5
 JOB_LEASE = 1.0 * SLOW
+RETENTION = 3.0 * SLOW
+"""Of done messages: short, so that also a short run purges some that others still ask for."""
+PURGE_LIMIT = 50
 
 QUEUES = ("default", "mail")
 CONSUMER = "billing"
