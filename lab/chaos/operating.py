@@ -6,8 +6,6 @@ Most of it through the client; now and then by the command line, as a person wou
 from __future__ import annotations
 
 import contextlib
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -16,54 +14,32 @@ from typing import Any
 import psycopg
 
 from fencepost import FencepostError, Outbox
+from lab.chaos.client import Client
 from lab.chaos.tasks import jobs
 from lab.chaos.terms import MAX_ATTEMPTS, PURGE_LIMIT, QUEUES, RETENTION, ROOT, Told, seconds
-from lab.checker.recording import Recorder
 
 PAUSE = 0.3
 BY_COMMAND_LINE = 0.02
 CLI_SECONDS = 20.0
 
 
-class Operator:
+class Operator(Client):
     """The operating process."""
 
+    SURVIVES = (
+        psycopg.Error,
+        FencepostError,
+    )  # what is refused to an operator, such as a row that changed meanwhile
+
     def __init__(self, told: Told) -> None:
-        self._told = told
-        self._random = random.Random(told.seed)
-        self._recorder = Recorder(told.folder, told.process)
+        super().__init__(told, PAUSE)
         self._outbox = Outbox(allow_autocommit=True)
-        self._conn: psycopg.Connection[Any] | None = None
-        self._stopped = False
-        signal.signal(signal.SIGTERM, self._stop)
 
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
-
-    def run(self) -> None:
-        """Go on until told to stop."""
-        self._recorder.write("ready")
-        while not self._stopped:
-            try:
-                self._once(self._connected())
-            except (psycopg.Error, FencepostError):
-                if self._conn is not None:
-                    self._conn.close()
-            time.sleep(self._random.random() * PAUSE)  # the rhythm of a person, not a wait for something
-
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._conn is None or self._conn.closed:
-            self._conn = psycopg.connect(
-                self._told.store, autocommit=True, connect_timeout=2, tcp_user_timeout=2000
-            )
-            self._conn.execute("SET statement_timeout = '3s'")
-        return self._conn
-
-    def _once(self, conn: psycopg.Connection[Any]) -> None:
-        if self._told.is_calm:
+    def once(self, conn: psycopg.Connection[Any]) -> None:
+        if self.told.is_calm:
             self._tidy_up(conn)
             return
-        draw = self._random.random()
+        draw = self.random.random()
         if draw < 0.6:
             self._dead_messages(conn)
         elif draw < 0.85:
@@ -79,46 +55,46 @@ class Operator:
         dead = self._outbox.list_dead(conn, limit=20)
         if not dead:
             return
-        ids = [each.message.id for each in dead if self._random.random() < 0.5][:5] or [dead[0].message.id]
-        action = "retry" if self._random.random() < 0.75 else "skip"
-        self._recorder.write("operator", action=action, ids=ids)
-        if self._random.random() < BY_COMMAND_LINE:
+        ids = [each.message.id for each in dead if self.random.random() < 0.5][:5] or [dead[0].message.id]
+        action = "retry" if self.random.random() < 0.75 else "skip"
+        self.recorder.write("operator", action=action, ids=ids)
+        if self.random.random() < BY_COMMAND_LINE:
             self._command_line("dead", action, *map(str, ids))
             return
         change = self._outbox.retry_dead if action == "retry" else self._outbox.skip_dead
         with conn.transaction():
-            change(conn, ids, actor=self._told.process)
+            change(conn, ids, actor=self.told.process)
 
     def _failed_jobs(self, conn: psycopg.Connection[Any]) -> None:
         ids = [each.job.id for each in jobs.list_jobs(conn, status="failed", limit=5).jobs]
         if not ids:
             return
-        self._recorder.write("operator", action="retry_job", ids=ids)
+        self.recorder.write("operator", action="retry_job", ids=ids)
         with conn.transaction():
-            jobs.retry(conn, ids, actor=self._told.process)
+            jobs.retry(conn, ids, actor=self.told.process)
 
     def _pause_or_resume(self, conn: psycopg.Connection[Any]) -> None:
-        queue = self._random.choice(QUEUES)
-        self._recorder.write("operator", action="pause", ids=[])
+        queue = self.random.choice(QUEUES)
+        self.recorder.write("operator", action="pause", ids=[])
         with conn.transaction():
-            self._outbox.pause_queue(conn, queue, actor=self._told.process, reason="chaos")
-        time.sleep(self._random.random() * 0.5)  # it is paused for as long
+            self._outbox.pause_queue(conn, queue, actor=self.told.process, reason="chaos")
+        time.sleep(self.random.random() * 0.5)  # it is paused for as long
         self._resume(conn, queue)
 
     def _resume(self, conn: psycopg.Connection[Any], queue: str) -> None:
-        self._recorder.write("operator", action="resume", ids=[])
+        self.recorder.write("operator", action="resume", ids=[])
         with conn.transaction():
-            self._outbox.resume_queue(conn, queue, actor=self._told.process)
+            self._outbox.resume_queue(conn, queue, actor=self.told.process)
 
     def _limit(self, conn: psycopg.Connection[Any]) -> None:
         """Change how many attempts a queue has: lower, higher, or the workers' own again."""
-        queue, limit = self._random.choice(QUEUES), self._random.choice([3, MAX_ATTEMPTS, 8])
-        self._recorder.write("operator", action="limit", ids=[])
+        queue, limit = self.random.choice(QUEUES), self.random.choice([3, MAX_ATTEMPTS, 8])
+        self.recorder.write("operator", action="limit", ids=[])
         with conn.transaction():
-            self._outbox.set_queue(conn, queue, actor=self._told.process, max_attempts=limit)
+            self._outbox.set_queue(conn, queue, actor=self.told.process, max_attempts=limit)
 
     def _purge(self, conn: psycopg.Connection[Any]) -> None:
-        self._recorder.write("operator", action="purge", ids=[])
+        self.recorder.write("operator", action="purge", ids=[])
         with conn.transaction():
             self._outbox.purge(conn, seconds(RETENTION), limit=PURGE_LIMIT)
 
@@ -128,13 +104,13 @@ class Operator:
             if any(each.queue == queue and each.paused for each in self._outbox.queues(conn)):
                 self._resume(conn, queue)
         if dead := [each.message.id for each in self._outbox.list_dead(conn, limit=100)]:
-            self._recorder.write("operator", action="retry", ids=dead)
+            self.recorder.write("operator", action="retry", ids=dead)
             with conn.transaction():
-                self._outbox.retry_dead(conn, dead, actor=self._told.process)
+                self._outbox.retry_dead(conn, dead, actor=self.told.process)
         if failed := [each.job.id for each in jobs.list_jobs(conn, status="failed", limit=100).jobs]:
-            self._recorder.write("operator", action="retry_job", ids=failed)
+            self.recorder.write("operator", action="retry_job", ids=failed)
             with conn.transaction():
-                jobs.retry(conn, failed, actor=self._told.process)
+                jobs.retry(conn, failed, actor=self.told.process)
 
     def _command_line(self, *words: str) -> None:
         argv = [sys.executable, "-m", "fencepost", *words]

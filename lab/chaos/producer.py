@@ -6,9 +6,6 @@ now and then a content that must be refused.
 
 from __future__ import annotations
 
-import random
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -17,9 +14,10 @@ import psycopg
 
 from fencepost import InvalidMessage, JsonText, Outbox
 from fencepost.core.draft import MAX_PAYLOAD_BYTES
+from lab.chaos.client import Client
 from lab.chaos.tasks import TASKS, jobs
 from lab.chaos.terms import MESSAGES, QUEUES, Told
-from lab.checker.recording import Recorder, digest, headers_digest
+from lab.checker.recording import digest, headers_digest
 
 KEYS = 10
 PAUSE = 0.12
@@ -46,54 +44,24 @@ class Transaction:
         self.jobs: list[str] = []
 
 
-class Producer:
+class Producer(Client):
     """One producing process."""
 
     def __init__(self, told: Told) -> None:
-        self._told = told
-        self._random = random.Random(told.seed)
-        self._recorder = Recorder(told.folder, told.process)
+        super().__init__(told, PAUSE)
         self._outbox = Outbox()
-        self._conn: psycopg.Connection[Any] | None = None
         self._count = 0
-        self._stopped = False
-        signal.signal(signal.SIGTERM, self._stop)
 
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
-
-    def run(self) -> None:
-        """Go on until told to stop."""
-        self._recorder.write("ready")
-        while not self._stopped:
-            try:
-                self._once(self._connected())
-            except psycopg.Error:
-                self._hang_up()
-            time.sleep(self._random.random() * PAUSE)  # the rhythm of the load, not a wait for something
-
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._conn is None or self._conn.closed:
-            self._conn = psycopg.connect(
-                self._told.store, autocommit=True, connect_timeout=2, tcp_user_timeout=2000
-            )
-            self._conn.execute("SET statement_timeout = '3s'")
-        return self._conn
-
-    def _hang_up(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-
-    def _once(self, conn: psycopg.Connection[Any]) -> None:
+    def once(self, conn: psycopg.Connection[Any]) -> None:
         """Make one transaction, and write down how it ended."""
         self._count += 1
-        open_one = Transaction(f"{self._told.process}-{self._count}")
+        open_one = Transaction(f"{self.told.process}-{self._count}")
         ending = "commit_unknown"
         try:
             with conn.transaction():
                 try:
                     self._fill(conn, open_one)
-                    if self._random.random() < 0.12:
+                    if self.random.random() < 0.12:
                         raise _Undo
                 except BaseException:
                     ending = "rollback"  # no COMMIT will be sent
@@ -106,18 +74,18 @@ class Producer:
 
     def _ended(self, how: str, transaction: Transaction) -> None:
         if transaction.messages:
-            self._recorder.write(how, message_ids=transaction.messages)
+            self.recorder.write(how, message_ids=transaction.messages)
         if transaction.jobs:
-            self._recorder.write(f"job_{how}", job_ids=transaction.jobs)
+            self.recorder.write(f"job_{how}", job_ids=transaction.jobs)
 
     def _fill(self, conn: psycopg.Connection[Any], open_one: Transaction) -> None:
         # One key only: several calls of one transaction would have to name theirs in sorted order.
-        queue = self._random.choice(QUEUES)
+        queue = self.random.choice(QUEUES)
         key = self._key(queue)
-        draw = self._random.random()
+        draw = self.random.random()
         self._message(conn, open_one, queue, key)
         if draw < 0.3:
-            for _ in range(self._random.randrange(1, 6)):
+            for _ in range(self.random.randrange(1, 6)):
                 self._message(conn, open_one, queue, key)
         elif draw < 0.5:
             self._savepoint(conn, open_one, lambda part: self._message(conn, part, queue, key))
@@ -134,7 +102,7 @@ class Producer:
         try:
             with conn.transaction():
                 fill(part)
-                if self._random.random() < 0.5:
+                if self.random.random() < 0.5:
                     raise _Undo
         except _Undo:
             self._ended("rollback", part)
@@ -150,7 +118,7 @@ class Producer:
         # A poison message that others wait behind would stop a hot key for as long as it is alone.
         own_key = None if kind in ("poison", "permanent", "blocking") else key
         payload, raw, content_type = self._content()
-        headers = {"n": str(self._count), "x-text": "wörth %"} if self._random.random() < 0.3 else {}
+        headers = {"n": str(self._count), "x-text": "wörth %"} if self.random.random() < 0.3 else {}
         self._outbox.enqueue(
             conn,
             kind,
@@ -167,7 +135,7 @@ class Producer:
             number = None if row is None else int(row[0])
         conn.execute(_BUSINESS, [message_id, own_key, number])
         bad = {} if kind == "plain" else {"bad": BAD_NAMES.get(kind, kind)}
-        self._recorder.write(
+        self.recorder.write(
             "enqueue",
             message_id=str(message_id),
             queue=queue,
@@ -181,12 +149,12 @@ class Producer:
         open_one.messages.append(str(message_id))
 
     def _job(self, conn: psycopg.Connection[Any], open_one: Transaction) -> None:
-        task, lane, recovery = self._random.choice(TASKS)
-        key = f"k{self._random.randrange(4)}" if lane else None
+        task, lane, recovery = self.random.choice(TASKS)
+        key = f"k{self.random.randrange(4)}" if lane else None
         job_id = self._uuid()
         jobs.enqueue(conn, task, {"n": self._count}, job_id=job_id, key=key)
         conn.execute(_JOB_BUSINESS, [job_id])
-        self._recorder.write(
+        self.recorder.write(
             "job_enqueue", job_id=str(job_id), task=task, lane=key, recovery=recovery, transaction=open_one.name
         )
         open_one.jobs.append(str(job_id))
@@ -199,7 +167,7 @@ class Producer:
             "not a number": float("nan"),
             "giant": b"x" * (MAX_PAYLOAD_BYTES + 1),
         }
-        why = self._random.choice(sorted(contents))
+        why = self.random.choice(sorted(contents))
         message_id = self._uuid()
         try:
             content_type = BINARY if why == "giant" else None
@@ -208,26 +176,26 @@ class Producer:
             )
             raise AssertionError(f"{why} was not refused")
         except InvalidMessage:
-            self._recorder.write("refused", message_id=str(message_id), why=why)
+            self.recorder.write("refused", message_id=str(message_id), why=why)
             self._message(conn, open_one, queue, key)
 
     def _content(self) -> tuple[Any, bytes, str | None]:
         """Return a payload, the bytes that must arrive, and its content type where enqueue must be told."""
-        draw = self._random.random()
+        draw = self.random.random()
         if draw < 0.7:
-            shown = "ü€\\u0001 " * self._random.randrange(4)
+            shown = "ü€\\u0001 " * self.random.randrange(4)
             text = f'{{"n": {self._count}, "text":"{shown}"}}'
             return JsonText(text), text.encode(), None
         if draw < 0.97:
-            raw = self._random.randbytes(self._random.randrange(0, 300))
+            raw = self.random.randbytes(self.random.randrange(0, 300))
         else:
-            raw = self._random.randbytes(200_000)
+            raw = self.random.randbytes(200_000)
         return raw, raw, BINARY
 
     def _kind(self) -> str:
         if MESSAGES != "mixed":
             return MESSAGES
-        draw = self._random.random()
+        draw = self.random.random()
         for kind, share in BAD.items():
             draw -= share
             if draw < 0:
@@ -236,11 +204,11 @@ class Producer:
 
     def _key(self, queue: str) -> str | None:
         """A few hot keys, many cool ones, and often none; of one queue only, since it is numbered by key."""
-        draw = self._random.random()
-        return None if draw < 0.3 else f"{queue} {min(int(self._random.expovariate(0.4)), KEYS)}"
+        draw = self.random.random()
+        return None if draw < 0.3 else f"{queue} {min(int(self.random.expovariate(0.4)), KEYS)}"
 
     def _uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128), version=4)
+        return UUID(int=self.random.getrandbits(128), version=4)
 
 
 if __name__ == "__main__":
