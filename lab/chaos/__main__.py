@@ -20,13 +20,15 @@ from lab.chaos import places, report, stale, stale_jobs
 from lab.chaos.broker import Broker
 from lab.chaos.cluster import Cluster
 from lab.chaos.conductor import DRAIN_SECONDS, Conductor, Crew, Outcome, judge, keep_tables
-from lab.chaos.disk import can_mount
+from lab.chaos.disk import SIZE_MB, can_mount
 from lab.chaos.schedule import KINDS
 
 Verdict = dict[str, Any]
 
 RATE = 3.0
 CREW = "3,2,2,1,1"
+DISK_MB_A_MINUTE = 40
+"""What a run writes, most of it the history of every row."""
 NEEDS_STANDBY = {"failover_sync", "failover_lossy", "standby_instead"}
 
 
@@ -142,7 +144,8 @@ def _in_folder(
 ) -> tuple[Outcome, dict[str, Any]]:
     servers = Path(tempfile.mkdtemp(prefix="fencepost-chaos-servers-"))
     servers.chmod(0o711)
-    cluster = Cluster(servers, _bin_dir(options), small_disks="disk_full" in kinds)
+    disk = SIZE_MB + round(DISK_MB_A_MINUTE * options.minutes) if "disk_full" in kinds else None
+    cluster = Cluster(servers, _bin_dir(options), disk=disk)
     try:
         if NEEDS_STANDBY & set(kinds):
             cluster.add_standby()
@@ -155,7 +158,9 @@ def _in_folder(
             broker.server.close()
         verdict = judge(folder, cluster.primary.url)
         if options.keep or not report.is_clean(outcome, verdict):
-            keep_tables(folder, cluster.primary.url)
+            (folder / "postgres.log").write_text(cluster.log(), encoding="utf-8")
+            if "error" not in verdict:  # the server may be why
+                keep_tables(folder, cluster.primary.url)
         return outcome, verdict
     finally:
         cluster.close()

@@ -48,13 +48,13 @@ class Cluster:
     Args:
         folder: where their data goes.
         bin_dir: PostgreSQL's programs.
-        small_disks: whether each gets a small tmpfs, which can be filled.
+        disk: the size of the tmpfs that each gets, which can be filled, in MB; None for none.
     """
 
-    def __init__(self, folder: Path, bin_dir: Path, *, small_disks: bool) -> None:
-        self._folder, self._bin_dir, self._small_disks = folder, bin_dir, small_disks
+    def __init__(self, folder: Path, bin_dir: Path, *, disk: int | None) -> None:
+        self._folder, self._bin_dir, self._disk = folder, bin_dir, disk
         self._made = 0
-        self._disks: dict[Path, contextlib.ExitStack] = {}
+        self._mounts: dict[Path, contextlib.ExitStack] = {}
         self.standby: PostgresServer | None = None
         self.primary = self._new_server()
         self.primary.start()
@@ -151,14 +151,19 @@ class Cluster:
 
     def empty_disk(self) -> None:
         """Free it, and start the primary if it has ended of that."""
-        disk.empty(self.primary.directory)
+        assert self._disk is not None  # noqa: S101 - whoever filled it has looked
+        disk.empty(self.primary.directory, self._disk)
+
+    def log(self) -> str:
+        """Return what the primary has logged."""
+        return (self.primary.directory / "cluster" / "postgres.log").read_text("utf-8", errors="replace")
 
     def close(self) -> None:
         """End the servers, and remove their data."""
         for server in (self.standby, self.primary):
             if server is not None:
                 server.kill()
-        for place in list(self._disks):
+        for place in list(self._mounts):
             self._remove(place)
 
     def _new_server(self) -> PostgresServer:
@@ -169,13 +174,13 @@ class Cluster:
         self._made += 1
         place = self._folder / f"pg{self._made}"
         place.mkdir(mode=0o711)
-        mounts = self._disks[place] = contextlib.ExitStack()
-        if self._small_disks:
-            mounts.enter_context(disk.small_disk(place))
+        mounts = self._mounts[place] = contextlib.ExitStack()
+        if self._disk is not None:
+            mounts.enter_context(disk.small_disk(place, self._disk))
         return place
 
     def _remove(self, place: Path) -> None:
-        self._disks.pop(place).close()
+        self._mounts.pop(place).close()
         shutil.rmtree(place, ignore_errors=True)
 
     def _runnable(self) -> Path:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SIZE_MB = 320
-_BALLAST = "ballast"
+"""Room for a server and a short run; a longer one says more, for the history that the triggers write."""
+_TRIES = 200
 
 
 def can_mount() -> bool:
@@ -28,14 +29,14 @@ def can_mount() -> bool:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path, megabytes: int = SIZE_MB) -> Iterator[Path]:
     """Mount a small tmpfs on a folder for as long as the block runs.
 
     Raises:
         OSError: the system does not let us.
     """
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=711", "fencepost-chaos", folder],
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "fencepost-chaos", folder],
         capture_output=True,
         text=True,
         check=False,
@@ -50,19 +51,26 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> int:
-    """Take what is free; return how many bytes that were."""
-    with (folder / _BALLAST).open("wb") as ballast:
-        size = 0
-        step = 1 << 20
-        while step >= 1 << 12:
-            try:
-                os.posix_fallocate(ballast.fileno(), size, step)
-                size += step
-            except OSError:
-                step >>= 1
-        return size
+    """Leave nothing free, by making the disk as small as what is on it; return how many bytes those are.
+
+    Raises:
+        OSError: what is on it grows faster than it can be looked at.
+    """
+    for _ in range(_TRIES):
+        found = os.statvfs(folder)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        # (A disk cannot become smaller than what is on it, which may have grown meanwhile.)
+        if _resized(folder, f"{used // 1024}k"):
+            return used
+    raise OSError(f"{folder} does not hold still")
 
 
-def empty(folder: Path) -> None:
-    """Give it back."""
-    (folder / _BALLAST).unlink(missing_ok=True)
+def empty(folder: Path, megabytes: int = SIZE_MB) -> None:
+    """Give it its size again."""
+    if not _resized(folder, f"{megabytes}m"):
+        raise OSError(f"{folder} does not get its size again")
+
+
+def _resized(folder: Path, size: str) -> bool:
+    argv = ["mount", "-o", f"remount,size={size}", str(folder)]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0

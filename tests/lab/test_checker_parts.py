@@ -10,6 +10,7 @@ from lab.checker import causes
 from lab.checker.__main__ import main
 from lab.checker.evidence import Clock, Evidence, Publish
 from lab.checker.guarantees.fence import i7
+from lab.checker.guarantees.neighbours import i13
 from lab.checker.history import History, HistoryError, Line, parsed, read_lines
 from lab.checker.intervals import clipped, common, longest, merged, without
 from lab.checker.recording import Recorder
@@ -243,6 +244,35 @@ def test_an_operators_retry_is_a_cause() -> None:
     row.claimed(6, "w2")
     again = published(3, "w2", 13, 14, "delivered")
     assert cause(row, published(1, "w1", 2, 3, "permanent"), again) == causes.OPERATOR_RETRY
+
+
+def attempts_without_a_publish(*disturbances: list[Line]) -> list[str]:
+    """Judge a message that died of three claims by w1, none of which published it."""
+    row = Row()
+    row.becomes(0)
+    for second in (1, 12, 23):
+        row.claimed(second, "w1")
+    dead = {"status": "dead", "lease_until": None, "outcome": "crashed", "dead_at": 1, "available_at": FAR}
+    row.becomes(34, **dead, token=4)
+    lines = [line(0, "c", "clock", database=0), line(0, "c", "campaign", **CAMPAIGN)]
+    for place, (born, gone) in enumerate([(0.5, 3), (11, 13), (22, 24)]):
+        lines.append(line(born, "c", "start", of=f"w1-{place}", pid=1, role="worker", owner="w1"))
+        lines.append(line(born, f"w1-{place}", "ready"))
+        lines.append(line(gone, "c", "exit", of=f"w1-{place}", pid=1, code=-9))
+    lines += [each for some in disturbances for each in some]
+    lines.append(line(40, "c", "phase", name="end"))
+    return i13(Evidence(History(lines), Tables(row.changes))).violations
+
+
+def test_attempts_that_were_ended_from_outside_are_no_neighbours_fault() -> None:
+    kills = [fault("sigkill", f"w1-{place}", at) for place, at in enumerate([2.9, 12.9, 23.9])]
+    assert attempts_without_a_publish(*kills) == []
+    assert attempts_without_a_publish(*kills[1:]) == []  # most of them
+    told = ["message 1 is dead (crashed) after 3 attempts, and was published 0 times: others used them up"]
+    assert attempts_without_a_publish(*kills[2:]) == told
+    assert attempts_without_a_publish() == told
+    poison = [[line(2.9, "w1-0", "fault", fault_id=1, fault="poison", target="w1-0", message_id="other")]]
+    assert attempts_without_a_publish(*kills[2:], *poison) == told
 
 
 # --- the state table -------------------------------------------------------------------------------------------

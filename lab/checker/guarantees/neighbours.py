@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+
 from lab.checker.evidence import NEVER, Evidence, Fault
 from lab.checker.finding import Finding
 from lab.checker.guarantees.takeover import SECOND
 from lab.checker.intervals import Interval, longest
-from lab.checker.transitions import RETRY, Step
-from lab.checker.workers import Workers, head_since
+from lab.checker.transitions import RETRY, TAKES, Step
+from lab.checker.workers import CONNECTION_FAULTS, SERVER_FAULTS, Worker, Workers, head_since, hits
+
+FROM_OUTSIDE = frozenset({"sigkill", "sigterm", "sigstop"}) | CONNECTION_FAULTS | SERVER_FAULTS
 
 
 def i13(evidence: Evidence) -> Finding:
@@ -38,12 +42,36 @@ def _no_neighbour_died(evidence: Evidence, workers: Workers, found: Finding) -> 
                 continue
             if workers.is_bad(step.new.message_id):
                 continue
-            own = sum(publish.token > since for publish in evidence.publishes_of.get(row_id, ()))
-            if own * 2 < step.new.attempts:
+            own = {publish.token for publish in evidence.publishes_of.get(row_id, ()) if publish.token > since}
+            spent = sum(_was_hurt_from_outside(evidence, workers, claim) for claim in _claims(steps, since, own))
+            if (len(own) + spent) * 2 < step.new.attempts:
                 found.violated(
                     f"message {row_id} is dead ({step.new.outcome}) after {step.new.attempts} attempts, and was "
-                    f"published {own} times: others used them up"
+                    f"published {len(own)} times: others used them up"
                 )
+
+
+def _claims(steps: Sequence[Step], since: int, own: Collection[int]) -> Iterator[Step]:
+    """Yield the claims after a token that led to no publish."""
+    for step in steps:
+        if step.event in TAKES and step.new.token > since and step.new.token not in own:
+            yield step
+
+
+def _was_hurt_from_outside(evidence: Evidence, workers: Workers, claim: Step) -> bool:
+    """Whether something was done to the holder of a claim while it held it, by us and not by a bad message."""
+    if not evidence.clock.is_known or claim.new.lease_until is None:
+        return False
+    since, until = evidence.clock.mono(claim.change.statement_at), evidence.clock.mono(claim.new.lease_until)
+    holder = next((each for each in workers.all if each.owner == claim.new.owner and _lives(each, since)), None)
+    return holder is not None and any(
+        fault.fault in FROM_OUTSIDE and hits(fault, holder.process)
+        for fault in evidence.faults_during(since, until)
+    )
+
+
+def _lives(worker: Worker, at: int) -> bool:
+    return worker.born <= at <= worker.gone
 
 
 def _killed_alone(evidence: Evidence, fault: Fault, found: Finding) -> None:
