@@ -58,7 +58,14 @@ class SmallRun:
         with self.db.transaction():
             OUTBOX.migrate(self.db)
         install(self.db)
-        terms = {"lease": LEASE, "publish_timeout": TIMEOUT, "poll": POLL, "grace": 1.0, "retention": RETENTION}
+        terms = {
+            "lease": LEASE,
+            "publish_timeout": TIMEOUT,
+            "poll": POLL,
+            "grace": 1.0,
+            "lease_margin": 0.0,
+            "retention": RETENTION,
+        }
         self.write(
             "conductor", "campaign", seed=1, max_attempts=MAX_ATTEMPTS, lanes={"keyed": {"per_key": 1}}, **terms
         )
