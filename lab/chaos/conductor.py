@@ -337,6 +337,7 @@ def keep_tables(folder: Path, url: str) -> None:
 TABLES = (
     "lab.message_history",
     "lab.job_history",
+    "lab.queue_history",
     "outbox",
     "outbox_job",
     "outbox_attempt",

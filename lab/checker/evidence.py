@@ -157,17 +157,29 @@ class Evidence:
     def limits_at(self, queue: str, at: int | None = None) -> set[int]:
         """Return the limits of attempts that a worker may have had for a queue at an instant, or ever.
 
-        A worker learns of a change within a poll; a statement may be that old besides.
+        A worker learns of a change within a poll; a statement may be that old besides. One that was frozen or cut
+        off goes on with what it knew before.
         """
         changes = self._settings_of.get(queue, [])
         if at is None:
             if queue not in self._limits:
                 self._limits[queue] = {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
             return self._limits[queue]
-        known = bisect.bisect(changes, at - round((2 * self.poll + 1) * 1e6), key=lambda each: each.at)
+        known = bisect.bisect(changes, self._known_since(at), key=lambda each: each.at)
         so_far = bisect.bisect(changes, at, key=lambda each: each.at)
         found = {self._limit(each.max_attempts) for each in changes[max(0, known - 1) : so_far]}
         return found if known else found | {self.max_attempts}
+
+    def _known_since(self, at: int) -> int:
+        """Return how old a worker's settings may be at an instant, all in microseconds of the database."""
+        since = at - round((2 * self.poll + 1) * 1e6)
+        if not self.clock.is_known:
+            return since
+        begin, now = self.clock.mono(since), self.clock.mono(at)
+        held_up = [
+            fault.begin for fault in self.faults_during(begin, now) if fault.fault in ("sigstop", "black_hole")
+        ]
+        return since - max(0, begin - min(held_up, default=begin)) // 1000
 
     @cached_property
     def _settings_of(self) -> dict[str, list[QueueChange]]:

@@ -96,7 +96,8 @@ def j4(evidence: Evidence) -> Finding:
     seen: dict[tuple[int, int], Line] = {}
     for line in evidence.history.of("job_start"):
         place = (line["id"], line["fence"])
-        if seen.setdefault(place, line) is not line and not evidence.was_lossy_after(line.at):
+        # (A failover that lost commits hands ids out again.)
+        if (first := seen.setdefault(place, line)) is not line and not evidence.was_lossy_after(first.at):
             found.violated(f"job {line['id']} was started twice under fence {line['fence']}")
         if owners.get(place, line["owner"]) != line["owner"]:
             found.violated(f"job {line['id']}: {line['owner']} ran it under the fence of {owners[place]}")

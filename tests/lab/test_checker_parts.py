@@ -293,7 +293,7 @@ def test_the_token_tells_who_wrote() -> None:
 FAR = 253402214400_000_000
 
 
-def third_claim(at: float) -> list[str]:
+def third_claim(at: float, *disturbances: list[Line]) -> list[str]:
     """Judge a third attempt, made at this second; at second 100 the limit of attempts was lowered from 3 to 2."""
     row = Row()
     row.becomes(0)
@@ -301,7 +301,8 @@ def third_claim(at: float) -> list[str]:
         row.claimed(second, "w1")
         row.becomes(second + 0.5, status="pending", lease_until=None)
     limits = [QueueChange(0, "q", False, 3), QueueChange(100_000_000, "q", False, 2)]
-    history = History([line(0, "c", "campaign", **CAMPAIGN)])
+    lines = [line(0, "c", "clock", database=0), line(0, "c", "campaign", **CAMPAIGN)]
+    history = History([*lines, *(each for some in disturbances for each in some)])
     return i7(Evidence(history, Tables(row.changes, queues=limits))).violations
 
 
@@ -309,6 +310,9 @@ def test_attempts_are_held_to_the_limit_that_a_worker_may_have_known() -> None:
     assert third_claim(99) == []
     assert third_claim(102) == []  # within two polls and a second
     assert third_claim(110) == ["message 1: attempt 3 of 2"]
+    assert third_claim(110, fault("sigstop", "w9", 98, 109)) == []  # it knew of no change when it was frozen
+    assert third_claim(110, fault("sigstop", "w9", 101.5, 109)) == ["message 1: attempt 3 of 2"]
+    assert third_claim(115, fault("sigstop", "w9", 98, 109)) == ["message 1: attempt 3 of 2"]
 
 
 def test_what_was_not_seen_is_not_held() -> None:
