@@ -21,6 +21,23 @@ OVERDUE_SECONDS = 1.0
 """What goes on this long after its time-out ignores its cancellation, and is given up on."""
 
 
+class LateStart(Exception):
+    """User code was not begun, as the lease of its row is over."""
+
+
+def refuse_late(lost: LostSignal, remaining: float) -> None:
+    """Look whether a lease lasts, in the last moment before user code begins under it.
+
+    (The process may have stood still since somebody looked, or since a thread was to take it up, with nobody told
+    of it yet.)
+
+    Raises:
+        LateStart: it does not: somebody else may be at the row.
+    """
+    if lost or remaining <= 0:
+        raise LateStart
+
+
 class Stage(Enum):
     """How far what is done about a held row has come."""
 

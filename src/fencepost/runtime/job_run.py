@@ -16,11 +16,11 @@ from fencepost.client.tasks import Task
 from fencepost.core.callables import Handler
 from fencepost.core.error_text import describe, storable
 from fencepost.core.job import ClaimedJob, Job, result_json
-from fencepost.core.outcome import Cancelled, Delivered, Result, Unclear, Verdict, Verified
+from fencepost.core.outcome import Cancelled, Delivered, Result, Unclear, Unstarted, Verdict, Verified
 from fencepost.errors import LeaseLost
 from fencepost.publishers.callable import checked_verdict
 from fencepost.runtime.classify import classified
-from fencepost.runtime.held import HeldRow
+from fencepost.runtime.held import HeldRow, LateStart, refuse_late
 from fencepost.runtime.threads import Threads
 
 log = logging.getLogger("fencepost.worker")
@@ -116,6 +116,8 @@ async def run_job(
                 return _known(task, verdict)
         assert task.handler is not None  # noqa: S101 - for the type checker: a worker refuses tasks without one
         value = await _called(task.handler, job, context, threads)
+    except LateStart:
+        return Unstarted()
     except BaseException as error:  # noqa: BLE001 - classified there
         if (
             isinstance(error, LeaseLost) and held.lost
@@ -145,9 +147,13 @@ def _known(task: Task, verdict: Verdict) -> Result:
 
 
 async def _called(handler: Handler, job: Job, context: JobContext, threads: Threads) -> Any:
+    def call() -> Any:
+        refuse_late(context.lost, context.remaining())
+        return handler.call(job, context)
+
     if handler.is_async:
-        return await handler.call(job, context)
-    value = await threads.call(lambda: handler.call(job, context))
+        return await call()
+    value = await threads.call(call)
     return await value if inspect.isawaitable(value) else value
 
 

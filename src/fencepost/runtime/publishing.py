@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from fencepost.core.error_text import storable
-from fencepost.core.outcome import Delivered, Failed, Refused, Result, Unclear, Verdict, Verified
+from fencepost.core.outcome import Delivered, Failed, Refused, Result, Unclear, Unstarted, Verdict, Verified
 from fencepost.core.records import Message
 from fencepost.observe.tracing import PublishSpan, is_listening
 from fencepost.publishers.base import Delivery
 from fencepost.publishers.callable import Invocable, checked_outcomes, checked_verdict
 from fencepost.runtime import classify
+from fencepost.runtime.held import LateStart, refuse_late
 from fencepost.runtime.threads import Threads
 
 log = logging.getLogger("fencepost.publish")
@@ -61,6 +62,8 @@ async def _publish(
 ) -> Result:
     try:
         await _asked(invocable.call, invocable.is_async, message, delivery, threads)
+    except LateStart:
+        return Unstarted()
     except BaseException as error:  # noqa: BLE001 - classified there
         return classified(error, invocable, message, on_unexpected)
     return DELIVERED
@@ -89,6 +92,8 @@ async def verified(
         verdict = checked_verdict(
             await _asked(invocable.verify, invocable.is_verify_async, message, delivery, threads)
         )
+    except LateStart:
+        return Unstarted()
     except BaseException as error:  # noqa: BLE001 - classified there
         return _unverified(classified(error, invocable, message, on_unexpected))
     match verdict:
@@ -117,9 +122,13 @@ async def _asked(
     delivery: Delivery,
     threads: Threads,
 ) -> Any:
+    def call_in_time() -> Any:
+        refuse_late(delivery.lost, delivery.remaining())
+        return call(message, delivery)
+
     if is_async:
         return await call(message, delivery)
-    result = await threads.call(lambda: call(message, delivery))
+    result = await threads.call(call_in_time)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -157,14 +166,22 @@ async def _publish_batch(
     call = invocable.call_batch
     assert call is not None  # noqa: S101 - for the type checker: the caller has looked
     messages, deliveries = [message for message, _ in batch], [delivery for _, delivery in batch]
+
+    def call_in_time() -> Any:
+        for each in deliveries:
+            refuse_late(each.lost, each.remaining())
+        return call(messages, deliveries)
+
     try:
         if invocable.is_batch_async:
             outcomes = await call(messages, deliveries)
         else:
-            outcomes = await threads.call(lambda: call(messages, deliveries))
+            outcomes = await threads.call(call_in_time)
             if inspect.isawaitable(outcomes):
                 outcomes = await outcomes
         outcomes = checked_outcomes(outcomes, len(batch))
+    except LateStart:
+        return [Unstarted()] * len(batch)
     except BaseException as error:  # noqa: BLE001 - classified there
         first = classified(error, invocable, messages[0], on_unexpected)
         return [first] * len(batch)
