@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     *of(
         "store/inbox.py",
-        "store/test_inbox store/test_inbox_corners",
+        "store/test_inbox",
         (
             "key-not-moved",
             "the number of a key is not written",
