@@ -102,15 +102,18 @@ class Trial:
             print(f"{len(known)} of {len(mutants)} were decided before")
         with tempfile.TemporaryDirectory(prefix="fp-mutants-") as directory:
             copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-            for number in range(self.jobs):
-                copies.put(Copy(Path(directory) / str(number), self.patience))
+            made = [Copy(Path(directory) / str(number), self.patience) for number in range(self.jobs)]
+            for copy in made:
+                copies.put(copy)
             for verdict in self._each([each for each in mutants if each.name not in known], copies, server):
                 verdicts.append(verdict)
                 self.record.keep(verdict)
                 if not self.is_quiet:
                     print(_line(len(verdicts), len(mutants), verdict), flush=True)
             noticed = [each.by for each in verdicts if each.state == "killed" and confirms]
-            unsound = copies.get().unsound(noticed, server)
+            unsound = made[0].unsound(noticed, server)
+            for copy in made:
+                copy.close()
         return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
 
     def _each(self, mutants: Sequence[Mutant], copies: queue.SimpleQueue[Copy], server: Path) -> Iterator[Verdict]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.mutants.mutant import Mutant, mutated
-from lab.mutants.trial import ROOT, Verdict
+from lab.mutants.trial import Verdict
+from lab.mutants.warm import ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,9 @@ says nothing: that is looked at in one run at the end.
 from __future__ import annotations
 
 import compileall
-import contextlib
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +17,8 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 from lab.mutants.mutant import Mutant, mutated
+from lab.mutants.warm import ROOT, Warm
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVER = "FENCEPOST_TEST_PG18"
 """The variable by which the tests find a PostgreSQL 18 that runs already."""
 
@@ -77,11 +73,16 @@ class Copy:
         # By content, not by time: a sabotage often has the length and the second of what it replaces.
         compileall.compile_dir(self.source, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         mine = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        self._environment = mine | {
+        environment = mine | {
             "PYTHONPATH": f"{self.source}{os.pathsep}{ROOT}",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis"),
             "COLUMNS": "400",
         }
+        self._pytest = Warm([self.source, ROOT], environment, directory / "output")
+
+    def close(self) -> None:
+        """End what runs the tests."""
+        self._pytest.close()
 
     def try_out(self, mutant: Mutant, server: Path, first: str = "") -> Verdict:
         """Run the tests of a mutant until one fails.
@@ -119,36 +120,10 @@ class Copy:
         self, arguments: Sequence[str], server: Path, limit: float | None = None
     ) -> tuple[int | None, str]:
         """Run pytest on this copy; return its exit code, None where it had to be ended, and what it said."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            "-o",
-            f"timeout={self._patience:g}",
-        ]
+        command = ["-q", "--tb=line", "-p", "no:cacheprovider", "-o", f"timeout={self._patience:g}"]
         # One major version, and no pooler: the sabotage is the same for all of them.
         command += ["-k", "not pg15 and not pooled", *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=self._environment | {SERVER: str(server)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=limit or HARD_LIMIT * self._patience)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a session of its own: nobody else is in it
-            output, _ = process.communicate()
-            return None, output
-        return process.returncode, output
+        return self._pytest.run(command, {SERVER: str(server)}, limit or HARD_LIMIT * self._patience)
 
 
 def verdict_of(mutant: Mutant, code: int | None, output: str) -> Verdict:

@@ -11,7 +11,8 @@ from lab.mutants.__main__ import Trial, summary
 from lab.mutants.mutant import Misplaced, Mutant, mutated
 from lab.mutants.record import Record
 from lab.mutants.table import EQUIVALENT, MUTANTS
-from lab.mutants.trial import ROOT, Verdict, verdict_of
+from lab.mutants.trial import Verdict, verdict_of
+from lab.mutants.warm import ROOT
 
 from fencepost.embedded import PostgresServer
 

@@ -1,4 +1,4 @@
-"""What a worker's connection does about faults, each raised by the real server; and its limits, which are numbers."""
+"""What a worker's connection does about faults, each raised by the real server; and its limits, as numbers."""
 
 from __future__ import annotations
 
