@@ -260,7 +260,7 @@ MUTANTS = [
     ),
     *of(
         "store/schedules.py",
-        "runtime/test_schedules client/test_schedules",
+        "store/test_schedules",
         (
             "tick-not-moved",
             "a schedule is not moved on",
