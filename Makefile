@@ -84,8 +84,8 @@ crashes: $(VENV)/dev ## end the session at every statement of every operation, r
 	$(BIN)/python -m lab.crashes $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY))
 
 # ONLY=claim.sql for those of one file, or the name of one.
-mutants: $(VENV)/dev ## sabotage the protocol in 250 small ways, and see which tests notice (about an hour)
-	$(BIN)/python -m lab.mutants $(ONLY:%=--only %)
+mutants: $(VENV)/dev ## sabotage the protocol in 300 small ways, and see which tests notice (RECORD=file to go on later)
+	$(BIN)/python -m lab.mutants $(ONLY:%=--only %) $(if $(RECORD),--record $(RECORD))
 
 # PART=chaos ARGS="--minutes 60 --seed 7" runs that; WHOLE=1 as much of everything as the bounds say.
 reliability-report: $(VENV)/dev servers ## run the lab's parts, keep what they found, write the figures of docs/reliability.md

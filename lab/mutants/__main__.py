@@ -8,17 +8,21 @@ import queue
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.postgres import pg18_bin_dir, running_server
 
 from lab.mutants.mutant import Mutant
+from lab.mutants.record import Record
 from lab.mutants.table import MUTANTS
-from lab.mutants.trial import Copy, Verdict
+from lab.mutants.trial import PATIENCE, Copy, Verdict
 
+UNDECIDED = ("nonsense", "hung", "doubtful")
+STATES = ("killed", "survived", *UNDECIDED)
 UNSOUND = "tests_that_fail_without_a_mutant"
 
 NEEDED = 0.98
@@ -32,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{each.name:32} {each.what}  [{each.file}]")
         return 0
     chosen = _chosen(options.only)
-    began = time.monotonic()
+    trial = Trial(options.jobs, options.patience, Record(options.record), is_quiet=options.json)
     with running_server(pg18_bin_dir()) as server:
-        verdicts, unsound = try_all(chosen, options.jobs, server.directory, quiet=options.json)
-    report = summary(verdicts, unsound, time.monotonic() - began)
+        verdicts, unsound = trial.of(chosen, server.directory)
+    report = summary(verdicts, unsound)
     if options.json:
         print(json.dumps(report, indent=2))
     else:
@@ -49,6 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", metavar="NAME", help="this mutant, or those whose file has NAME"
     )
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once (2)")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE, metavar="SECONDS", help=f"for one test ({PATIENCE:g})"
+    )
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="keep each verdict here, and do not repeat what it decided"
+    )
     parser.add_argument("--json", action="store_true", help="the whole report, for a script")
     parser.add_argument("--list", action="store_true", help="say what there is, and try nothing")
     return parser
@@ -63,49 +73,71 @@ def _chosen(only: Sequence[str] | None) -> list[Mutant]:
     return chosen
 
 
-def try_all(
-    mutants: Sequence[Mutant], jobs: int, server: Path, *, quiet: bool = False, confirms: bool = True
-) -> tuple[list[Verdict], str]:
-    """Try mutants, some at once; return what became of each, and what is wrong with the tests without them.
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How mutants are tried.
 
     Args:
-        server: the directory of a PostgreSQL 18 that runs.
-        confirms: run the tests that noticed something once more, without any mutant.
+        jobs: mutants at once.
+        patience: seconds that one test may take.
+        record: of what was decided before.
+        is_quiet: print nothing.
     """
-    verdicts: list[Verdict] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="fp-mutants-") as directory,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
-        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-        for number in range(jobs):
-            copies.put(Copy(Path(directory) / str(number)))
+
+    jobs: int = 1
+    patience: float = PATIENCE
+    record: Record = Record(None)
+    is_quiet: bool = False
+
+    def of(self, mutants: Sequence[Mutant], server: Path, *, confirms: bool = True) -> tuple[list[Verdict], str]:
+        """Return what became of each mutant, and what is wrong with the tests without them.
+
+        Args:
+            server: the directory of a PostgreSQL 18 that runs.
+            confirms: run the tests that noticed something once more, without any mutant.
+        """
+        verdicts = self.record.decided(mutants)
+        known = {each.mutant.name for each in verdicts}
+        if known and not self.is_quiet:
+            print(f"{len(known)} of {len(mutants)} were decided before")
+        with tempfile.TemporaryDirectory(prefix="fp-mutants-") as directory:
+            copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+            made = [Copy(Path(directory) / str(number), self.patience) for number in range(self.jobs)]
+            for copy in made:
+                copies.put(copy)
+            for verdict in self._each([each for each in mutants if each.name not in known], copies, server):
+                verdicts.append(verdict)
+                self.record.keep(verdict)
+                if not self.is_quiet:
+                    print(_line(len(verdicts), len(mutants), verdict), flush=True)
+            noticed = [each.by for each in verdicts if each.state == "killed" and confirms]
+            unsound = made[0].unsound(noticed, server)
+            for copy in made:
+                copy.close()
+        return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
+
+    def _each(self, mutants: Sequence[Mutant], copies: queue.SimpleQueue[Copy], server: Path) -> Iterator[Verdict]:
+        """Try them, some at once, and return each as soon as it is decided."""
 
         def one(mutant: Mutant) -> Verdict:
             copy = copies.get()
             try:
-                return copy.try_out(mutant, server)
+                return copy.try_out(mutant, server, self.record.noticed_before(mutant))
             finally:
                 copies.put(copy)
 
-        futures = [pool.submit(one, mutant) for mutant in mutants]
-        try:
-            for future in as_completed(futures):
-                verdict = future.result()
-                verdicts.append(verdict)
-                if not quiet:
-                    print(_line(len(verdicts), len(mutants), verdict), flush=True)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # who is told to end does not try the rest
-            raise
-        noticed = [each.by for each in verdicts if each.by and confirms]
-        unsound = copies.get().unsound(noticed, server)
-    return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
+                    yield future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # who is told to end does not try the rest
+                raise
 
 
 def _line(number: int, total: int, verdict: Verdict) -> str:
     mark = "survived (as expected)" if _is_explained(verdict) else verdict.state
-    by = verdict.by.rpartition("/")[2] or verdict.why
+    by = verdict.by.partition("/")[2] or verdict.why
     return f"{number:4}/{total} {mark:9} {verdict.mutant.name:32} {verdict.seconds:5.1f} s  {by}"
 
 
@@ -113,16 +145,18 @@ def _is_explained(verdict: Verdict) -> bool:
     return verdict.state == "survived" and bool(verdict.mutant.equivalent)
 
 
-def summary(verdicts: Sequence[Verdict], unsound: str, seconds: float) -> dict[str, object]:
+def summary(verdicts: Sequence[Verdict], unsound: str) -> dict[str, object]:
     """Return the report; ``ok`` where enough were noticed, each survivor is explained, and the tests are sound."""
-    by_state = {
-        state: [each for each in verdicts if each.state == state] for state in ("killed", "survived", "nonsense")
-    }
+    by_state = {state: [each for each in verdicts if each.state == state] for state in STATES}
     unexplained = [each for each in by_state["survived"] if not each.mutant.equivalent]
     found_out = [each for each in by_state["killed"] if each.mutant.equivalent]
+    undecided = {
+        state: {each.mutant.name: f"{each.by} {each.why}".strip() for each in by_state[state]}
+        for state in UNDECIDED
+    }
     share = len(by_state["killed"]) / len(verdicts)
     return {
-        "ok": share >= NEEDED and not (unexplained or found_out or by_state["nonsense"] or unsound),
+        "ok": share >= NEEDED and not (unexplained or found_out or any(undecided.values()) or unsound),
         "mutants": len(verdicts),
         "killed": len(by_state["killed"]),
         "share": round(share, 4),
@@ -131,16 +165,25 @@ def summary(verdicts: Sequence[Verdict], unsound: str, seconds: float) -> dict[s
         },
         "survived_without_reason": {each.mutant.name: each.mutant.what for each in unexplained},
         "noticed_though_said_to_be_equivalent": {each.mutant.name: each.by for each in found_out},
-        "nonsense": {each.mutant.name: each.why for each in by_state["nonsense"]},
+        **undecided,
         UNSOUND: unsound,
-        "minutes": round(seconds / 60, 1),
-        "killed_by": {each.mutant.name: each.by or each.why for each in by_state["killed"]},
+        "minutes": round(sum(each.seconds for each in verdicts) / 60, 1),
+        "by_file": _by_file(verdicts),
+        "killed_by": {each.mutant.name: each.by for each in by_state["killed"]},
     }
+
+
+def _by_file(verdicts: Sequence[Verdict]) -> dict[str, dict[str, int]]:
+    counted: dict[str, Counter[str]] = {}
+    for each in verdicts:
+        state = "equivalent" if _is_explained(each) else each.state
+        counted.setdefault(each.mutant.file, Counter())[state] += 1
+    return {file: dict(counts) for file, counts in sorted(counted.items())}
 
 
 def _tell(report: dict[str, object]) -> None:
     for title, found in report.items():
-        if isinstance(found, dict) and found and title != "killed_by":
+        if isinstance(found, dict) and found and title not in ("killed_by", "by_file"):
             print(f"\n{title.replace('_', ' ')}:")
             for name, text in found.items():
                 print(f"  {name}: {text}")

@@ -274,7 +274,7 @@ MUTANTS = [
     ),
     *of(
         f"{SQL}/cron_move.sql",
-        "runtime/test_schedules client/test_schedules",
+        "store/test_schedules",
         (
             "schedule-moves-back",
             "a schedule may move back",
@@ -284,7 +284,7 @@ MUTANTS = [
     ),
     *of(
         f"{SQL}/cron_hold.sql",
-        "runtime/test_schedules client/test_schedules",
+        "store/test_schedules",
         (
             "schedule-unheld",
             "two workers enqueue the ticks of one schedule at once",

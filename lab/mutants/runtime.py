@@ -9,7 +9,7 @@ _TOGETHER = "lab/test_crashes::test_undisturbed_everything_holds_and_what_belong
 MUTANTS = [
     *of(
         "runtime/finalizer.py",
-        f"runtime/test_faults runtime/test_leases runtime/test_outcomes {_TOGETHER}",
+        "runtime/test_finalizer",
         (
             "batch-holds-twice",
             "a row may stand twice in one batch",
@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/held.py",
-        "runtime/test_leases runtime/test_threads runtime/test_worker",
+        "runtime/test_held",
         (
             "overdue-beaten",
             "a publish that ignores its time-out keeps its lease for ever",
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/heartbeat.py",
-        "runtime/test_leases runtime/test_threads",
+        "runtime/test_heartbeat",
         (
             "frozen-beats",
             "heartbeats go on while the loop is frozen",
@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/flight.py",
-        "runtime/test_order runtime/test_lanes runtime/test_outcomes runtime/test_shutdown runtime/test_batches runtime/test_leases",
+        "runtime/test_flight",
         (
             "lane-goes-on",
             "what is behind a failed message of its key is published all the same",
@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/lanes.py",
-        "runtime/test_lanes runtime/test_order runtime/test_batches",
+        "runtime/test_lanes",
         (
             "keys-apart",
             "messages of a key do not share a lane",
@@ -185,7 +185,8 @@ MUTANTS = [
     ),
     *of(
         "runtime/claimer.py",
-        f"runtime/test_leases runtime/test_recovery runtime/test_queues runtime/test_breakers runtime/test_destinations {_TOGETHER}",
+        "runtime/test_suspects runtime/test_leases::test_an_answer_that_came_too_late_is_given_back_with_its_attempt"
+        " runtime/test_batches::test_with_both_methods_a_batch_comes_by_publish_batch_and_a_suspect_alone",
         (
             "window-from-answer",
             "the window of trust is counted from the answer of a claim",
@@ -210,6 +211,10 @@ MUTANTS = [
             "                self._owes_normal = True\n                return batch",
             "                return batch",
         ),
+    ),
+    *of(
+        "runtime/claimer.py",
+        _TOGETHER,
         (
             "probe-not-atomic",
             "a probe's claim is not all or nothing",
@@ -225,7 +230,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/link.py",
-        "runtime/test_faults runtime/test_link runtime/test_pooler",
+        "runtime/test_link_repairs",
         (
             "link-gives-up",
             "a cut connection is not repaired",
@@ -246,7 +251,7 @@ MUTANTS = [
         ),
         (
             "link-reuses",
-            "one operation is sent again half way, not made anew",
+            "a connection that met a fault is used on",
             "if not isinstance(error, Exception) or fault_of(error) is not Fault.TRANSIENT:",
             "if not isinstance(error, Exception):",
         ),
@@ -259,7 +264,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/classify.py",
-        "runtime/test_outcomes",
+        "runtime/test_flight runtime/test_outcomes::test_a_permanent_failure_is_dead_at_once",
         (
             "permanent-retried",
             "a permanent failure is tried again",
@@ -275,7 +280,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/results.py",
-        "runtime/test_leases runtime/test_outcomes",
+        "runtime/test_leases::test_a_lost_lease_is_told_to_the_running_publish_and_its_result_is_refused",
         (
             "lost-counted-delivered",
             "a lost lease counts as delivered",
@@ -285,7 +290,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/reaper.py",
-        f"runtime/test_recovery runtime/test_leases runtime/test_order {_TOGETHER}",
+        f"runtime/test_reaper {_TOGETHER}",
         (
             "reaper-dies",
             "one failed reap ends all of them",
@@ -301,7 +306,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/job_results.py",
-        "runtime/test_worker runtime/test_ledger",
+        "runtime/test_worker::test_an_async_handler_whose_lease_is_lost_is_cancelled_and_changes_nothing",
         (
             "job-lost-completed",
             "a job whose lease was lost counts as completed",
@@ -311,7 +316,7 @@ MUTANTS = [
     ),
     *of(
         "runtime/schedules.py",
-        f"{_TOGETHER} runtime/test_schedules",
+        _TOGETHER,
         (
             "ticks-not-atomic",
             "a tick and the move of its schedule are two transactions",
@@ -321,7 +326,7 @@ MUTANTS = [
     ),
     *of(
         "drivers/faults.py",
-        "runtime/test_faults",
+        "runtime/test_link_repairs",
         (
             "read-only-is-ours",
             "a server that became read-only is not left",

@@ -260,7 +260,7 @@ MUTANTS = [
     ),
     *of(
         "store/schedules.py",
-        "runtime/test_schedules client/test_schedules",
+        "store/test_schedules",
         (
             "tick-not-moved",
             "a schedule is not moved on",
@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     *of(
         "store/inbox.py",
-        "store/test_inbox store/test_inbox_corners",
+        "store/test_inbox",
         (
             "key-not-moved",
             "the number of a key is not written",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.mutants import claims, core, jobs, runtime, store, writes
+from lab.mutants import claims, core, jobs, rules, runtime, store, upkeep, writes
 from lab.mutants.mutant import marked
 
 EQUIVALENT: dict[str, str] = {
@@ -13,6 +13,6 @@ EQUIVALENT: dict[str, str] = {
 }
 """Why no test can notice a mutant, by its name."""
 
-TABLES = (core, claims, writes, jobs, store, runtime)
+TABLES = (core, rules, claims, writes, jobs, upkeep, store, runtime)
 
 MUTANTS = marked([each for table in TABLES for each in table.MUTANTS], EQUIVALENT)

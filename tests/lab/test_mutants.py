@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from lab.mutants.__main__ import summary, try_all
+from lab.mutants.__main__ import Trial, summary
 from lab.mutants.mutant import Misplaced, Mutant, mutated
+from lab.mutants.record import Record
 from lab.mutants.table import EQUIVALENT, MUTANTS
-from lab.mutants.trial import ROOT, Verdict, verdict_of
+from lab.mutants.trial import Verdict, verdict_of
+from lab.mutants.warm import ROOT
 
 from fencepost.embedded import PostgresServer
 
@@ -55,28 +58,53 @@ QUICK = {
 @pytest.mark.timeout(300)
 def test_a_few_are_noticed(postgres18: PostgresServer) -> None:
     tried = [replace(BY_NAME[name], tests=test) for name, test in QUICK.items()]
-    verdicts, _ = try_all(tried, 1, postgres18.directory, quiet=True, confirms=False)
+    verdicts, _ = Trial(is_quiet=True).of(tried, postgres18.directory, confirms=False)
     assert [(each.mutant.name, each.state) for each in verdicts] == [(name, "killed") for name in QUICK]
 
 
 def test_a_harmless_one_survives_and_one_that_does_not_run_is_nonsense() -> None:
-    assert verdict_of(HARMLESS, 0, "4 passed in 0.1s", 0).state == "survived"
+    assert verdict_of(HARMLESS, 0, "4 passed in 0.1s").state == "survived"
     failed = "FAILED tests/core/test_lease.py::test_x[pg18] - "
-    assert verdict_of(HARMLESS, 1, f"{failed}assert 1 == 2", 0) == Verdict(
+    assert verdict_of(HARMLESS, 1, f"{failed}assert 1 == 2") == Verdict(
         HARMLESS, "killed", "tests/core/test_lease.py::test_x[pg18]", "assert 1 == 2"
     )
-    assert (
-        verdict_of(HARMLESS, 1, f"{failed}psycopg.errors.SyntaxError: syntax error at end", 0).state == "nonsense"
-    )
-    assert verdict_of(HARMLESS, 2, "1 error during collection", 0).state == "nonsense"
-    assert verdict_of(HARMLESS, None, "", 0).why == "its tests hung for 1200 s"
+    assert verdict_of(HARMLESS, 1, f"{failed}psycopg.errors.SyntaxError: syntax error at end").state == "nonsense"
+    assert verdict_of(HARMLESS, 2, "1 error during collection").state == "nonsense"
+
+
+def test_a_test_that_hangs_is_no_test_that_noticed() -> None:
+    hung = "FAILED tests/core/test_lease.py::test_x - Failed: Timeout (>60.0s) from pytest-timeout."
+    assert verdict_of(HARMLESS, 1, hung).state == "hung"
+    assert verdict_of(HARMLESS, None, "").state == "hung"
+
+
+def test_what_was_decided_is_not_tried_again_until_its_text_changes(tmp_path: Path) -> None:
+    record = Record(tmp_path / "record")
+    killed, survivor, explained, changed = (replace(HARMLESS, name=name) for name in ("k", "s", "e", "c"))
+    explained = replace(explained, equivalent="why")
+    by = "tests/core/test_lease.py::test_x"
+    record.keep(Verdict(killed, "hung", by))
+    for verdict in (
+        Verdict(killed, "killed", by, "assert", 1.0),
+        Verdict(survivor, "survived"),
+        Verdict(explained, "survived"),
+        Verdict(changed, "killed", by),
+    ):
+        record.keep(verdict)
+    changed = replace(changed, after="return frozenset(  asked)")
+    decided = record.decided([killed, survivor, explained, changed])
+    assert decided == [Verdict(killed, "killed", by, "assert", 1.0), Verdict(explained, "survived")]
+    assert record.noticed_before(changed) == by
+    assert record.noticed_before(survivor) == record.noticed_before(HARMLESS) == ""
 
 
 def test_the_verdict_asks_for_a_reason_of_each_survivor_and_for_enough_that_are_noticed() -> None:
     killed = [Verdict(replace(HARMLESS, name=str(n)), "killed", "a test") for n in range(98)]
     explained = [Verdict(replace(HARMLESS, name=f"e{n}", equivalent="why"), "survived") for n in range(3)]
-    assert summary(killed + explained[:2], "", 0)["ok"]
-    assert not summary(killed + explained, "", 0)["ok"]  # 98 of 101
-    assert not summary([*killed, Verdict(HARMLESS, "survived")], "", 0)["ok"]
-    assert not summary([*killed, Verdict(explained[0].mutant, "killed", "a test")], "", 0)["ok"]
-    assert not summary(killed, "test_x fails by itself", 0)["ok"]
+    assert summary(killed + explained[:2], "")["ok"]
+    assert not summary(killed + explained, "")["ok"]  # 98 of 101
+    assert not summary([*killed, Verdict(HARMLESS, "survived")], "")["ok"]
+    assert not summary([*killed, Verdict(explained[0].mutant, "killed", "a test")], "")["ok"]
+    assert not summary(killed, "test_x fails by itself")["ok"]
+    assert not summary([*killed, Verdict(HARMLESS, "hung", "a test")], "")["ok"]
+    assert not summary([*killed, Verdict(HARMLESS, "doubtful", "a test")], "")["ok"]

@@ -81,6 +81,13 @@ def test_what_has_no_route_has_a_lane_of_its_own() -> None:
     assert shape(lanes_of([holding(1, "a", "nobody"), holding(2, "a", "one")], ROUTER, 100)) == [([1, 2], False)]
 
 
+def test_what_is_to_be_verified_first_goes_in_turn_with_all_of_its_key_and_the_rest_in_a_batch() -> None:
+    again = holding(2, "a", "one")
+    again.claimed = again.claimed._replace(recovery=Recovery.VERIFY, attempt=2)
+    holdings = [holding(1, "a", "one"), again, holding(3, None, "one"), holding(4, "b", "one")]
+    assert shape(lanes_of(holdings, ROUTER, 100)) == [([1, 2], False), ([3, 4], True)]
+
+
 def test_batches_are_divided_at_their_width_but_no_key_is() -> None:
     holdings = [holding(n, "k" if 3 <= n <= 7 else None, "one") for n in range(1, 11)]
     assert shape(lanes_of(holdings, ROUTER, 4)) == [([1, 2], True), ([3, 4, 5, 6, 7], True), ([8, 9, 10], True)]

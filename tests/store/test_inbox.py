@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -24,6 +25,8 @@ from tests.store.rows import Connection, value
 
 INBOX = Inbox("billing")
 LEVELS = ["read committed", "repeatable read", "serializable"]
+PATIENCE = 60.0
+"""Seconds after which what is waited for counts as never coming."""
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
@@ -162,14 +165,27 @@ def test_an_insert_that_is_swallowed_is_reported(db: Connection) -> None:
             INBOX.accept_in_sequence(db, "k", 1)
 
 
+def test_each_number_of_a_key_is_kept_and_the_next_one_follows_it(db: Connection) -> None:
+    for number in (1, 2, 3):
+        with db.transaction():
+            assert INBOX.accept_in_sequence(db, "k", number) is Acceptance.ACCEPTED
+            assert INBOX.last_in_sequence(db, "k") == number
+    with db.transaction():
+        assert INBOX.accept_in_sequence(db, "k", 2) is Acceptance.REPEAT
+        with pytest.raises(SequenceGap):
+            INBOX.accept_in_sequence(db, "k", 5)
+
+
 def in_sequence(url: str, number: int, start: threading.Barrier) -> Acceptance:
     with psycopg.connect(url) as connection:
         start.wait()
+        give_up_at = time.monotonic() + PATIENCE
         while True:
             try:
                 found = INBOX.accept_in_sequence(connection, "k", number)
             except SequenceGap:
                 connection.rollback()  # its predecessor is on its way
+                assert time.monotonic() < give_up_at, f"number {number - 1} never came"
                 continue
             if found:
                 connection.execute("INSERT INTO effect VALUES ('k', %s)", [number])
