@@ -12,6 +12,9 @@ from lab.checker.transitions import HEARTBEAT, REAP, RECLAIM, TAKES, Step
 from lab.checker.workers import Worker, Workers, head_since
 
 SECOND = 1_000_000_000
+TOLD_LATE = SECOND // 20
+"""A process is thawed, or started, before the line that tells it; and instants of the database are known to some
+milliseconds only."""
 
 
 def i10(evidence: Evidence) -> Finding:
@@ -86,7 +89,7 @@ def _nothing_renewed_for_the_lost(evidence: Evidence, workers: Workers, found: F
             end = NEVER if fault.fault == "sigkill" else fault.end
             # A successor may have its name.
             next_start = min((each.born for each in workers.all if _follows(each, worker)), default=NEVER)
-            lost[worker.owner].append((fault.begin + SECOND, min(end, next_start)))
+            lost[worker.owner].append((fault.begin + SECOND, min(end, next_start) - TOLD_LATE))
     for step in evidence.steps:
         if step.event not in TAKES and step.event != HEARTBEAT:
             continue
