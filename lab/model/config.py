@@ -76,13 +76,15 @@ FULL: dict[str, Space] = {
     "a worker and an operator in small steps, one key, answers are lost": Outbox(
         workers=1, keys="000", operator=2, answers_lost=True, fine=True
     ),
+    "three workers, two keys, answers are lost": Outbox(workers=3, answers_lost=True),
+    "two workers and an operator, one key": Outbox(keys="000", operator=1),
     "three consumers": Inbox(),
 }
 """What ``--full`` explores of fencepost as it is."""
 
 LARGE: dict[str, Space] = {
-    "two workers and an operator, one key": Outbox(keys="000", operator=1),
     "two workers and an operator, two keys": Outbox(operator=1),
-    "three workers, two keys, answers are lost": Outbox(workers=3, answers_lost=True),
+    "three workers and an operator, one key": Outbox(workers=3, keys="000", operator=1),
+    "three workers and an operator, two keys": Outbox(workers=3, operator=1),
 }
-"""More than ten million states, perhaps far more: only one by one, with ``--space``."""
+"""Tens of millions of states, perhaps far more: only one by one, with ``--space``."""
