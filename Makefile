@@ -69,9 +69,10 @@ conformance: $(VENV)/dev ## random histories on model, fake store and PostgreSQL
 	$(BIN)/python -m lab.conformance --histories $(or $(HISTORIES),20000) $(if $(SEED),--seed $(SEED))
 
 # SCHEDULES=100000, or HOURS=2 of wall time; SEED=… to repeat a run; ONLY=… one schedule, as a failure prints it.
-simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=…
+simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=… CORES=2 INTO=file
 	$(BIN)/python -m lab.simulator $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) \
-		$(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT))
+		$(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) \
+		$(if $(CORES),--cores $(CORES)) $(if $(INTO),--into $(INTO))
 
 fuzz: $(VENV)/dev ## odd and broken input of every kind: SEED=… to repeat a run, CASES=100000, TARGET=enqueue
 	$(BIN)/python -m lab.fuzz --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))

@@ -72,6 +72,8 @@ async def claim(turn: Turn, params: Params) -> list[Row]:
     """Answer ``claim``."""
     rows = open_rows(turn, params["queue"])
     due = await _due(turn, params, rows)
+    if not due:
+        return [(None,) * 22 + (0, 0)]
     keys = _keys(due, rows, params)
     free = {row.id: row for row in due if row.ordering_key is not None}
     free |= {row.id: row for row in await _more(turn, keys, free)}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 from lab.simulator import seams
-from lab.simulator.campaign import Totals, explore
+from lab.simulator.campaign import Totals
 from lab.simulator.plan import Plan, plan_of
-from lab.simulator.run import Result, simulate
+from lab.simulator.run import simulate
 from lab.simulator.shrink import LeftOut, shrunk
+from lab.simulator.slices import Book, explored, slices
 
 TRACE_LINES = 40
 USUAL_SCHEDULES = 2_000
@@ -29,16 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if not options.json:
         print(f"simulator: seed {seed}", flush=True)
-    totals = explore(
-        _seeds(seed, options.schedules, options.hours), is_enough=_enough(options), on_progress=_progress(options)
-    )
+    totals = _explored(options, seed)
     if options.json:
         print(json.dumps({"seed": seed, **totals.as_dict()}))
     else:
         _tell(totals)
-        for failed in totals.failed:
-            _explain(failed)
+        for failed, violation in totals.failed.items():
+            _explain(failed, violation)
     return 1 if totals.failed or not totals.schedules else 0
+
+
+def _explored(options: argparse.Namespace, seed: int) -> Totals:
+    schedules = options.schedules
+    if schedules is None and options.hours is None:
+        schedules = USUAL_SCHEDULES
+    ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
+    book = Book(options.into)
+    wanted = (each for each in slices(seed, schedules) if not book.has(each))
+    told_at = time.monotonic()
+    for seeds, found in explored(wanted, cores=options.cores, keeps_going=options.keep_going):
+        book.add(seeds, found)
+        now = time.monotonic()
+        if now >= told_at + PROGRESS_SECONDS and not options.json:
+            told_at = now
+            _tell_progress(book.total())
+        if (found.failed and not options.keep_going) or (ends_at is not None and now >= ends_at):
+            break
+    return book.total()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,43 +77,23 @@ def _parser() -> argparse.ArgumentParser:
         "--without", default="", metavar="LIST", help="with --only: leave out faults, messages, processes"
     )
     parser.add_argument("--trace", type=int, default=TRACE_LINES, metavar="LINES", help="lines of a trace to show")
+    parser.add_argument("--cores", type=int, default=1, help="processes that share the schedules (1)")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="append the figures of each slice; what is in there is not done again, and counts",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 
 
-def _seeds(seed: int, schedules: int | None, hours: float | None) -> Sequence[int] | itertools.count[int]:
-    if schedules is None and hours is not None:
-        return itertools.count(seed)
-    return range(seed, seed + (USUAL_SCHEDULES if schedules is None else schedules))
-
-
-def _enough(options: argparse.Namespace) -> Callable[[Totals], bool]:
-    ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
-
-    def is_enough(totals: Totals) -> bool:
-        if totals.failed and not options.keep_going:
-            return True
-        return ends_at is not None and time.monotonic() >= ends_at
-
-    return is_enough
-
-
-def _progress(options: argparse.Namespace) -> Callable[[Totals], None]:
-    told_at = time.monotonic()
-
-    def tell(totals: Totals) -> None:
-        nonlocal told_at
-        if options.json or time.monotonic() < told_at + PROGRESS_SECONDS:
-            return
-        told_at = time.monotonic()
-        faults, duplicates = totals.faults.total(), totals.duplicates.total()
-        print(
-            f"  {totals.schedules} schedules, {totals.rate:.0f}/s, {faults} faults, {totals.publishes} publishes, "
-            f"{duplicates} duplicates, {len(totals.failed)} failed",
-            flush=True,
-        )
-
-    return tell
+def _tell_progress(totals: Totals) -> None:
+    print(
+        f"  {totals.schedules} schedules, {totals.rate:.0f}/s of CPU, {totals.faults.total()} faults, "
+        f"{totals.publishes} publishes, {totals.duplicates.total()} duplicates, {len(totals.failed)} failed",
+        flush=True,
+    )
 
 
 def _tell(totals: Totals) -> None:
@@ -109,18 +107,17 @@ def _tell(totals: Totals) -> None:
     print(f"{len(totals.failed)} failed" if totals.failed else "0 violations, 0 unexplained duplicates")
 
 
-def _explain(failed: Result) -> None:
+def _explain(seed: int, violation: str) -> None:
     """Print a schedule that failed, made short, and how to repeat it."""
-    seed = failed.plan.seed
-    print(f"\nseed {seed}: {failed.violations[0]}")
-    first = failed.violations[0].split(":")[0]
+    print(f"\nseed {seed}: {violation}")
+    first = violation.split(":")[0]
 
     def fails(plan: Plan) -> bool:
         found = simulate(plan).violations
         return bool(found) and found[0].split(":")[0] == first
 
     with seams.simulated():
-        left_out = shrunk(failed.plan, fails)
+        left_out = shrunk(plan_of(seed), fails)
     print(f"repeat it:      python -m lab.simulator --only {seed}")
     print(f"its short form: python -m lab.simulator --only {seed} --without '{left_out}'")
     _repeat(seed, left_out, lines=TRACE_LINES)

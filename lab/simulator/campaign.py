@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from lab.simulator import seams
 from lab.simulator.plan import Plan, plan_of
 from lab.simulator.run import Result, simulate
 
-COLLECT_EVERY = 25
+COLLECT_EVERY = 50
 """Schedules between two collections of rubbish."""
 
 
@@ -30,7 +30,8 @@ class Totals:
     faults: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
-    failed: list[Result] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    """The first violation of each schedule that has any, by its seed."""
 
     def add(self, result: Result) -> None:
         self.schedules += 1
@@ -38,14 +39,26 @@ class Totals:
         self.steps += result.steps
         self.publishes += result.publishes
         self.accepted += result.accepted
-        self.faults += result.faults
-        self.duplicates += result.duplicates
+        self.faults.update(result.faults)
+        self.duplicates.update(result.duplicates)
         if result.violations:
-            self.failed.append(result)
+            self.failed[result.plan.seed] = result.violations[0]
+
+    def __iadd__(self, other: Totals) -> Totals:
+        self.schedules += other.schedules
+        self.seconds += other.seconds
+        self.steps += other.steps
+        self.publishes += other.publishes
+        self.accepted += other.accepted
+        self.faults.update(other.faults)
+        self.duplicates.update(other.duplicates)
+        self.cpu_seconds += other.cpu_seconds
+        self.failed |= other.failed
+        return self
 
     @property
     def rate(self) -> float:
-        """Schedules a second of this process's own time."""
+        """Schedules a second of a processor's time."""
         return self.schedules / self.cpu_seconds if self.cpu_seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,15 +72,26 @@ class Totals:
             "duplicates": dict(sorted(self.duplicates.items())),
             "cpu_seconds": self.cpu_seconds,
             "schedules_a_second": self.rate,
-            "failed_seeds": [each.plan.seed for each in self.failed],
+            "failed": {str(seed): what for seed, what in self.failed.items()},
         }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Totals:
+        """Read what `as_dict` has written."""
+        plain = {name: record[name] for name in ("schedules", "steps", "publishes", "accepted", "cpu_seconds")}
+        return cls(
+            **plain,
+            seconds=record["virtual_hours"] * 3600,
+            faults=Counter(record["faults"]),
+            duplicates=Counter(record["duplicates"]),
+            failed={int(seed): what for seed, what in record["failed"].items()},
+        )
 
 
 def explore(
     seeds: Iterable[int],
     *,
     is_enough: Callable[[Totals], bool] = lambda _: False,
-    on_progress: Callable[[Totals], None] = lambda _: None,
     make: Callable[[int], Plan] = plan_of,
 ) -> Totals:
     """Simulate a schedule for each seed until it is enough."""
@@ -76,10 +100,8 @@ def explore(
     with seams.simulated():
         for seed in seeds:
             totals.add(simulate(make(seed)))
-            totals.cpu_seconds = time.process_time() - began
             if totals.schedules % COLLECT_EVERY == 0:
                 gc.collect()
-                on_progress(totals)
             if is_enough(totals):
                 break
     totals.cpu_seconds = time.process_time() - began

@@ -9,10 +9,10 @@ stopped, or its thread blocked. One that is gone never runs again, and nothing o
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, cast
 
 _set_running_loop = asyncio._set_running_loop  # noqa: SLF001 - meant for those who make event loops
@@ -22,23 +22,21 @@ class Endless(Exception):
     """A schedule took more steps than any sound one needs: something runs in circles."""
 
 
-class Handle:
-    """A callback that is to run once, unless it is cancelled."""
+class Handle(list[Any]):
+    """A callback that is to run once, unless it is cancelled.
 
-    __slots__ = ("args", "callback", "context", "loop", "when")
+    A list, since most of a schedule's time would go into making objects: (when, number, loop, callback, args,
+    context). By the first two it stands in line among the timers.
+    """
 
-    def __init__(
-        self, loop: VirtualLoop, callback: Callable[..., Any], args: tuple[Any, ...], context: Any, when: float
-    ) -> None:
-        self.loop, self.context, self.args, self.when = loop, context, args, when
-        self.callback: Callable[..., Any] | None = callback
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback = None
-        self.args = ()
+        self[3] = None
+        self[4] = ()
 
     def cancelled(self) -> bool:
-        return self.callback is None
+        return self[3] is None
 
 
 class World:
@@ -51,51 +49,71 @@ class World:
 
     def __init__(self, choose: random.Random, most_steps: int) -> None:
         self.now = 1_000.0
+        self.loops: list[VirtualLoop] = []
+        """Those that are gone as well, with their tasks: nothing of them is cleaned up before the world ends."""
         self.steps = 0
         self._most_steps = most_steps
         self._choose = choose
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._timers: list[Handle] = []
         self._count = 0
-        self._runnable: list[VirtualLoop] = []
+        self.runnable: list[VirtualLoop] = []
+        self.running: VirtualLoop | None = None
 
-    def at(self, handle: Handle) -> None:
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Handle:
+        """Let something happen that is nobody's doing, such as that a message arrives: no loop holds it up."""
+        return self.at(self.now + delay, None, callback, args, None)
+
+    def at(
+        self,
+        when: float,
+        loop: VirtualLoop | None,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Any,
+    ) -> Handle:
         self._count += 1
-        heapq.heappush(self._timers, (handle.when, self._count, handle))
-
-    def is_runnable(self, loop: VirtualLoop) -> None:
-        self._runnable.append(loop)
+        handle = Handle((when, self._count, loop, callback, args, context))
+        heappush(self._timers, handle)
+        return handle
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Run until a condition holds, asked whenever time is about to go on, or until nothing is left to do."""
-        runnable, choose = self._runnable, self._choose.random
+        runnable, choose = self.runnable, self._choose.random
         try:
             while True:
                 while runnable:
                     many = len(runnable)
                     loop = runnable.pop(int(choose() * many)) if many > 1 else runnable.pop()
                     loop.is_listed = False
-                    if not loop.is_held and not loop.is_gone:
+                    if not loop.is_still:
                         self.steps += loop.turn()
                 if self.steps > self._most_steps:
                     raise Endless(f"more than {self._most_steps} steps")
-                if is_over() or not self._timers:
+                if is_over() or not self._fire():
                     return
-                self._fire()
         finally:
             _set_running_loop(None)
 
-    def _fire(self) -> None:
-        """Move on to the next timer, and fire all of that instant."""
+    def _fire(self) -> bool:
+        """Move on to the next timer, and fire it; return False where there is none."""
         timers = self._timers
-        fired = False
-        while timers and (not fired or timers[0][0] <= self.now):
-            when, _, handle = heapq.heappop(timers)
-            if handle.callback is None or handle.loop.is_gone:
+        while timers:
+            handle = heappop(timers)
+            when, _, loop, callback, args, _ = handle
+            if callback is None or (loop is not None and loop.is_gone):
                 continue
-            fired = True
             if when > self.now:
                 self.now = when
-            handle.loop.enter(handle)
+            if loop is None:
+                self.steps += 1
+                callback(*args)
+            else:
+                loop.enter(handle)
+            return True
+        return False
 
 
 class VirtualLoop:
@@ -106,8 +124,12 @@ class VirtualLoop:
 
     def __init__(self, world: World, name: str, process: Any = None) -> None:
         self.world, self.name, self.process = world, name, process
-        self.is_held = self.is_gone = self.is_listed = False
+        world.loops.append(self)
+        self.is_held = self.is_gone = self.is_still = self.is_listed = False
+        """Still: held or gone."""
         self._ready: deque[Handle] = deque()
+        self._tasks: list[asyncio.Task[Any]] = []
+        """All of them, kept; see `World.loops`."""
         self.failures: list[dict[str, Any]] = []
         # It has of an event loop what the shipped code needs, and that is all.
         self.as_asyncio = cast("asyncio.AbstractEventLoop", self)
@@ -119,64 +141,67 @@ class VirtualLoop:
 
     def enter(self, handle: Handle) -> None:
         self._ready.append(handle)
-        if not self.is_listed and not self.is_held:
+        if not self.is_listed and not self.is_still:
             self.is_listed = True
-            self.world.is_runnable(self)
+            self.world.runnable.append(self)
 
     def turn(self) -> int:
         """Run what is ready now; what becomes ready meanwhile has to wait for the next turn."""
         ready = self._ready
         many = len(ready)
-        _set_running_loop(self.as_asyncio)
+        if self.world.running is not self:
+            self.world.running = self
+            _set_running_loop(self.as_asyncio)
         for _ in range(many):
-            handle = ready.popleft()
-            callback = handle.callback
+            _, _, _, callback, args, context = ready.popleft()
             if callback is not None:
-                context = handle.context
                 if context is None:
-                    callback(*handle.args)
+                    callback(*args)
                 else:
-                    context.run(callback, *handle.args)
-                if self.is_held or self.is_gone:
-                    break
-        if ready and not self.is_listed and not self.is_held and not self.is_gone:
+                    context.run(callback, *args)
+                if self.is_still:
+                    return many
+        if ready and not self.is_listed:
             self.is_listed = True
-            self.world.is_runnable(self)
+            self.world.runnable.append(self)
         return many
 
     def hold(self) -> None:
-        self.is_held = True
+        self.is_held = self.is_still = True
 
     def go_on(self) -> None:
-        self.is_held = False
+        self.is_held, self.is_still = False, self.is_gone
         if self._ready and not self.is_listed:
             self.is_listed = True
-            self.world.is_runnable(self)
+            self.world.runnable.append(self)
+
+    def end(self) -> None:
+        """Let nothing of it run again."""
+        self.is_gone = self.is_still = True
 
     # --- asyncio's side ----------------------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        handle = Handle(self, callback, args, context, self.world.now)
-        self.enter(handle)
+        handle = Handle((0.0, 0, self, callback, args, context))
+        # (As `enter`, which would be one call more for each of them.)
+        self._ready.append(handle)
+        if not self.is_listed and not self.is_still:
+            self.is_listed = True
+            self.world.runnable.append(self)
         return handle
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        handle = Handle(self, callback, args, context, self.world.now + delay)
         if delay <= 0:
-            self.enter(handle)
-        else:
-            self.world.at(handle)
-        return handle
+            return self.call_soon(callback, *args, context=context)
+        world = self.world
+        return world.at(world.now + delay, self, callback, args, context)
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        handle = Handle(self, callback, args, context, when)
         if when <= self.world.now:
-            self.enter(handle)
-        else:
-            self.world.at(handle)
-        return handle
+            return self.call_soon(callback, *args, context=context)
+        return self.world.at(when, self, callback, args, context)
 
     def time(self) -> float:
         return self.world.now
@@ -185,7 +210,9 @@ class VirtualLoop:
         return asyncio.Future(loop=self.as_asyncio)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self.as_asyncio, name=name, context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self.as_asyncio, name=name, context=context)
+        self._tasks.append(task)
+        return task
 
     async def _at_once(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return function(*args)
@@ -194,8 +221,8 @@ class VirtualLoop:
         """There are no threads: what would run in one runs at once."""
         return self.create_task(self._at_once(func, args))
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool
+    """False; asked for every future, and so as cheap as can be."""
 
     def is_closed(self) -> bool:
         return self.is_gone

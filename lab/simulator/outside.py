@@ -18,7 +18,7 @@ from fencepost.store import operators, queues
 from fencepost.store.enqueue import enqueue_many
 from lab.simulator.plan import Fault, Planned
 from lab.simulator.process import Client
-from lab.simulator.server import Connection
+from lab.simulator.server import ServerSession
 
 if TYPE_CHECKING:
     from lab.simulator.run import Run
@@ -33,6 +33,7 @@ class Producers(Client):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run, "producer")
+        self.loop = run.server.loop
         self.left = 0
 
     def start(self) -> None:
@@ -47,23 +48,25 @@ class Producers(Client):
     async def _in_one_transaction(self, messages: Sequence[Planned]) -> None:
         while True:
             with contextlib.suppress(psycopg.OperationalError):
-                connection = await self.run.server.connect(self, "produce")
-                await self._written(connection, messages)
+                session = self.run.server.admit(self, "produce")
+                await self._written(session, messages)
                 break
             await asyncio.sleep(0.05)  # the server is down: a caller would tell its own caller, and be asked again
-        await connection.close()
+        session.end()
         self.left -= 1
 
-    async def _written(self, connection: Connection, messages: Sequence[Planned]) -> None:
+    async def _written(self, session: ServerSession, messages: Sequence[Planned]) -> None:
+        """Enqueue; what travels is left out, but for the time between the statements and the end."""
         run = self.run
-        await connection.execute(_BEGIN)
+        await session.at_once(_BEGIN)
         drafts = [_draft(each) for each in messages]
-        await arun(enqueue_many(run.catalog, drafts, notify=run.plan.notify), connection.execute)
+        await arun(enqueue_many(run.catalog, drafts, notify=run.plan.notify), session.at_once)
+        await asyncio.sleep(6 * run.latency())
         if messages[0].is_rolled_back:
             run.rolled_back.update(each.number for each in messages)
-            await connection.execute(_ROLLBACK)
+            await session.at_once(_ROLLBACK)
         else:
-            await connection.execute(_COMMIT)
+            await session.at_once(_COMMIT)
 
 
 def _draft(message: Planned) -> Draft:
@@ -100,8 +103,7 @@ class Operator(Client):
             return
         self.run.fault_happens(fault, None)
         if fault.kind == "pause":
-            self._do(lambda: self._pause(True))
-            self.loop.call_later(fault.seconds, self._do, lambda: self._pause(False))
+            self._do(lambda: self._pause(True), lambda: self._pause(False), pause=fault.seconds)
         else:
             self.resolve(fault.kind)
 
@@ -117,11 +119,19 @@ class Operator(Client):
     def _pause(self, paused: bool) -> Operation[bool]:
         return queues.set_paused(self.run.catalog, "default", paused, actor="operator", notify=True)
 
-    def _do(self, make: Callable[[], Operation[Any]]) -> None:
+    def _do(self, *acts: Callable[[], Operation[Any]], pause: float = 0.0) -> None:
         self.busy += 1
-        self.loop.create_task(self._done(make))
+        self.loop.create_task(self._done(acts, pause))
 
-    async def _done(self, make: Callable[[], Operation[Any]]) -> None:
+    async def _done(self, acts: Sequence[Callable[[], Operation[Any]]], pause: float) -> None:
+        """Do one thing after the other: none of them may overtake another one while the server is down."""
+        for number, make in enumerate(acts):
+            if number:
+                await asyncio.sleep(pause)
+            await self._one(make)
+        self.busy -= 1
+
+    async def _one(self, make: Callable[[], Operation[Any]]) -> None:
         while True:
             with contextlib.suppress(psycopg.OperationalError):
                 connection = await self.run.server.connect(self, "operate")
@@ -131,4 +141,3 @@ class Operator(Client):
                 break
             await asyncio.sleep(0.05)
         await connection.close()
-        self.busy -= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from fencepost.runtime.dispatcher import Dispatcher
@@ -12,8 +11,8 @@ from lab.simulator.plan import Fault
 from lab.simulator.publisher import BatchReceiver, Receiver
 
 if TYPE_CHECKING:
+    from lab.simulator.connection import Connection
     from lab.simulator.run import Run
-    from lab.simulator.server import Connection
 
 RESTART_SECONDS = 0.3
 """Until another process stands in the place of one that is gone."""
@@ -34,8 +33,8 @@ class Client:
     def label(self) -> tuple[str, int]:
         return self.name, self.incarnation
 
-    def next_fault(self) -> Fault | None:
-        """Return what happens at the next statement."""
+    def next_fault(self, role: str) -> Fault | None:
+        """Return what happens at the next statement, which goes over the connection for this."""
         return None
 
     def crash(self, why: str) -> None:
@@ -61,12 +60,16 @@ class Process(Client):
         super().__init__(run, f"w{number}")
         self.number = number
         self.is_up = False
-        self._sent = 0
+        self._sent = self._written = 0
         self._held_until = 0.0
 
-    def next_fault(self) -> Fault | None:
+    def next_fault(self, role: str) -> Fault | None:
         self._sent += 1
-        return None if self.run.are_faults_over else self.run.statement_faults.get((self.number, self._sent))
+        fault = self.run.statement_faults.get(("statement", self.number, self._sent))
+        if role == "finalize":
+            self._written += 1
+            fault = fault or self.run.statement_faults.get(("write", self.number, self._written))
+        return None if fault is None or self.run.are_faults_over else fault
 
     @property
     def is_held(self) -> bool:
@@ -126,12 +129,11 @@ class Process(Client):
 
     def _gone(self, notice: float) -> None:
         self.is_up = False
-        self.loop.is_gone = self.loop.beside.is_gone = True
         for loop in (self.loop, self.loop.beside):
-            self.run.graveyard += asyncio.all_tasks(loop.as_asyncio)
+            loop.end()
         for connection in self.connections:
             connection.vanish(notice)
-        self.run.server.loop.call_later(RESTART_SECONDS, self.start)
+        self.run.world.call_later(RESTART_SECONDS, self.start)
 
     def pause(self, seconds: float) -> None:
         """Stop it for a while, as SIGSTOP does."""
@@ -153,7 +155,7 @@ class Process(Client):
         for loop in loops:
             loop.hold()
         self._held_until = max(self._held_until, self.run.world.now + seconds)
-        self.run.server.loop.call_later(seconds, self._go_on, loops)
+        self.run.world.call_later(seconds, self._go_on, loops)
 
     def _go_on(self, loops: tuple[VirtualLoop, ...]) -> None:
         if self.run.world.now < self._held_until - 1e-9:
@@ -174,6 +176,7 @@ class Process(Client):
             return
         self.run.trace(self.name, "is told to stop")
         self.note("shutdown", self.run.plan.grace + 1.0)
+        self.run.watch.is_told_to_stop(self)
         for _ in range(2 if hurries else 1):
             self.loop.call_soon(self.dispatcher.stop)
 

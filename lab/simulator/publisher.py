@@ -17,7 +17,7 @@ from lab.simulator.plan import POISON, Fault
 
 if TYPE_CHECKING:
     from lab.simulator.process import Process
-    from lab.simulator.watch import Publish
+    from lab.simulator.seen import Publish
 
 FASTEST = 0.001
 """Seconds that a publish takes at the least."""
@@ -55,7 +55,8 @@ class Receiver:
     async def _send(self, publish: Publish, fault: Fault | None) -> None:
         kind = "" if fault is None else fault.kind
         run, process, loop = self._process.run, self._process, asyncio.get_running_loop()
-        seconds = FASTEST + run.plan.pace * run.chance.random()
+        pace = run.plan.pace if publish.nth == 1 else run.plan.pace_again
+        seconds = FASTEST + pace * run.chance.random()
         if kind in ("crash before", POISON):
             process.crash(f"{kind} a publish")
             await loop.create_future()
@@ -68,7 +69,7 @@ class Receiver:
             arrives_in = seconds / 2
             if fault is not None and kind == "late":
                 arrives_in = run.plan.publish_timeout + fault.seconds
-            run.server.loop.call_later(arrives_in, run.watch.accepted, publish)
+            run.world.call_later(arrives_in, run.watch.accepted, publish)
         await self._answer(publish, fault, seconds)
 
     async def _answer(self, publish: Publish, fault: Fault | None, seconds: float) -> None:

@@ -17,13 +17,17 @@ from lab.fake_store.rows import OUTBOX
 from lab.simulator import seams
 from lab.simulator.loop import Endless, World
 from lab.simulator.outside import Operator, Producers
-from lab.simulator.plan import POISON, Fault, Plan
+from lab.simulator.plan import POISON, STATEMENTS, Fault, Plan
 from lab.simulator.process import Process
-from lab.simulator.server import FASTEST, SPREAD, Server, ServerSession
+from lab.simulator.seen import Publish
+from lab.simulator.server import Server, ServerSession
 from lab.simulator.store import TIME_OF_START, WatchedDatabase
-from lab.simulator.watch import Publish, Watch
+from lab.simulator.watch import Watch
 
 CATALOG = Catalog(Names())
+
+FASTEST = 0.0002
+"""Seconds that a statement, or an answer, travels at the least."""
 
 MOST_STEPS = 150_000
 
@@ -62,6 +66,7 @@ class Run:
         self.plan = plan
         self.keeps_trace = keeps_trace
         self.chance = random.Random(plan.chances)
+        self._draw, self._spread = self.chance.random, plan.spread
         self.world = World(self.chance, MOST_STEPS)
         self.catalog = CATALOG
         self.is_finished = self.is_over = False
@@ -71,12 +76,10 @@ class Run:
         """What happened to all processes at once; see `Process.hurt`."""
         self.rolled_back: set[int] = set()
         self.retention_micros: int | None = None
-        self.graveyard: list[Any] = []
-        """What killed processes were doing: kept, so that nothing of it is cleaned up within the schedule."""
         self.listeners: list[ServerSession] = []
         self.writer: ServerSession | None = None
         self.statement_faults = {
-            (each.target, each.nth): each for each in plan.faults if each.place == "statement"
+            (each.place, each.target, each.nth): each for each in plan.faults if each.place in STATEMENTS
         }
         self._publish_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "publish"}
         self.begun_at = self.world.now
@@ -99,7 +102,7 @@ class Run:
             self.events.append((round(self.world.now - self.begun_at, 6), *what))
 
     def latency(self) -> float:
-        return FASTEST + SPREAD * self.chance.random()
+        return FASTEST + self._spread * self._draw()
 
     def seconds_of(self, micros: int) -> float:
         """Return an instant of the database on the world's clock."""
@@ -124,10 +127,10 @@ class Run:
         return None if self.are_faults_over else self._publish_faults.get((publish.number, publish.nth))
 
     def fault_happens(self, fault: Fault, process: Any) -> None:
-        """Note that a fault takes place."""
+        """Note that a fault takes place, at a process or at none."""
         self.faults[fault.kind] += 1
         self.trace("fault", str(fault))
-        if process is not None and fault.place == "statement":
+        if process is not None and fault.place in STATEMENTS:
             # (A silence while it connects is noticed after that limit, however short the lease is.)
             seconds = CONNECT_LIMIT if fault.kind.startswith("hole") else fault.seconds
             process.note(f"{fault.kind} a statement", seconds)
@@ -136,17 +139,17 @@ class Run:
 
     def go(self) -> None:
         """Run it to its end."""
-        plan, loop = self.plan, self.server.loop
+        plan, world = self.plan, self.world
         self.producers.start()
         for process in self.processes:
-            loop.call_soon(process.start)
+            world.call_later(0.0, process.start)
         for fault in plan.faults:
             if fault.place == "process":
-                loop.call_later(fault.at, self._happen, fault)
+                world.call_later(fault.at, self._happen, fault)
             elif fault.place == "operator":
                 self.operator.plan(fault)
         deadline = plan.faults_end + 2.5 * plan.lease + plan.lease + 1 + plan.poll + PATIENCE
-        loop.call_later(deadline, self._out_of_time)
+        world.call_later(deadline, self._out_of_time)
         self.world.run(self._is_settled)
 
     def _happen(self, fault: Fault) -> None:
@@ -195,7 +198,7 @@ class Run:
 def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:
     """Run one schedule; inside `seams.simulated`."""
     run = Run(plan, keeps_trace=keeps_trace)
-    seams.CLOCK.world = run.world
+    seams.CLOCK.monotonic = run.world.time
     seams.CHANCE.seed(plan.chances)
     seams.UNEXPLAINED.clear()
     try:
@@ -205,11 +208,11 @@ def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:
     run.watch.finish()
     for what in seams.UNEXPLAINED:
         run.watch.violated("log", what)
-    for loop in (run.server.loop, run.producers.loop, run.operator.loop):
+    for loop in (run.server.loop, run.operator.loop):
         for failure in loop.failures:
             run.watch.violated("simulator", repr(failure))
     run.is_over = True
-    seams.CLOCK.world = None
+    seams.CLOCK.monotonic = seams.nowhen
     publishes = [each for some in run.watch.publishes.values() for each in some]
     return Result(
         plan,

@@ -10,6 +10,8 @@ from typing import Any
 from unittest import mock
 
 from lab.fake_store import claims, holders, suspects
+from lab.fake_store.messages import with_ids
+from lab.fake_store.rows import OUTBOX
 from lab.fake_store.statements import STATEMENTS
 from lab.simulator.plan import Fault, Plan, plan_of
 
@@ -21,6 +23,7 @@ from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.lanes import Lane
 from fencepost.runtime.publishing import DELIVERED
+from fencepost.runtime.results import MessageResults
 from fencepost.store import fenced
 
 Patch = Any
@@ -67,6 +70,25 @@ def repeats_not_recognized() -> Patch:
 
 def suspects_out_of_their_turn() -> Patch:
     return mock.patch.object(suspects, "heads", lambda rows: {row.id: row for row in rows})
+
+
+def turns_not_looked_at() -> Patch:
+    async def mark_done_ordered(turn: Any, params: Any) -> list[Any]:
+        results = {
+            row_id: (token, outcome)
+            for row_id, token, outcome in zip(params["ids"], params["tokens"], params["outcomes"], strict=True)
+        }
+
+        def still(row: Any) -> bool:
+            return holders.is_held(row, results[row.id][0])
+
+        mine = await turn.lock_all(OUTBOX, filter(still, with_ids(turn, params["ids"])), still)
+        for row in mine:
+            done = row._replace(status="done", outcome=results[row.id][1], done_at=turn.now, lease_until=None)
+            turn.put(OUTBOX, done)
+        return [(row.id,) for row in mine]
+
+    return _statement("mark_done_ordered", mark_done_ordered)
 
 
 # --- the runtime's part ----------------------------------------------------------------------------------
@@ -170,6 +192,14 @@ def every_failure_refunded() -> Patch:
     return mock.patch.object(fenced, "reschedule", reschedule)
 
 
+def line_not_released() -> Patch:
+    return mock.patch.object(flight.Flight, "release_line")
+
+
+def ordered_results_without_a_transaction() -> Patch:
+    return mock.patch.object(MessageResults, "needs_transaction", return_value=False)
+
+
 @contextlib.contextmanager
 def _both(*patches: Patch) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -191,22 +221,92 @@ def pauses(seed: int) -> Plan:
     return replace(plan, pace=0.18, takes_batches=seed % 4 > 1)
 
 
+def takeovers(seed: int) -> Plan:
+    """Make a plan in which one process stops within the run of a key, and another one is slow with its head."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    stop = Fault("publish", "pause after", chance.choice((1, 2)), 1, seconds=chance.uniform(0.8, 1.3))
+    plan = Plan.plain(seed, faults=(stop, Fault("publish", "retry", 0, 2)), keys=1, messages=3)
+    return replace(plan, poll=0.2, pace=0.006, pace_again=0.18)
+
+
+def stops(seed: int) -> Plan:
+    """Make a plan in which a process is told to stop while one publish hangs, and others are in line behind it."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    hang = Fault("publish", "hang", chance.randrange(4), 1)
+    stop = Fault("process", "stop", 0, at=chance.uniform(0.03, 0.3))
+    plan = Plan.plain(seed, faults=(hang, stop), keys=0, messages=8)
+    return replace(
+        plan, processes=1, lease=1.8, publish_timeout=0.6, pace=0.006, concurrency=1, batch=3, grace=1.0
+    )
+
+
+def hurried(seed: int) -> Plan:
+    """Make a plan in which a process is told to stop, twice, while one publish hangs."""
+    plan = stops(seed)
+    return replace(
+        plan, faults=tuple(replace(each, kind="hurry") if each.kind == "stop" else each for each in plan.faults)
+    )
+
+
+def lost_answers(seed: int) -> Plan:
+    """Make a plan in which the answer to a result is lost."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    kind = chance.choice(("cut after", "hole after", "cut before"))
+    faults = tuple(Fault("write", kind, process, chance.randrange(2, 8)) for process in range(2))
+    return Plan.plain(seed, faults=faults, keys=seed % 3, messages=6)
+
+
+def late_claims(seed: int) -> Plan:
+    """Make a plan in which a process stops for about a lease while it claims."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    nth, seconds = chance.randrange(5, 10), chance.uniform(0.9, 1.2)
+    faults = tuple(Fault("statement", "pause after", process, nth, seconds=seconds) for process in range(2))
+    return Plan.plain(seed, faults=faults, keys=seed % 3, messages=6)
+
+
+def long_runs(seed: int) -> Plan:
+    """Make a plan in which the run of a key takes longer than a lease."""
+    return replace(Plan.plain(seed, faults=(), keys=1), lease=0.6, publish_timeout=0.25, pace=0.24)
+
+
+def failures(seed: int) -> Plan:
+    """Make a plan in which the same message fails again and again."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    message = chance.randrange(6)
+    kinds = (chance.choice(("retry", "raise", "false failure")) for _ in range(4))
+    faults = tuple(Fault("publish", kind, message, nth) for nth, kind in enumerate(kinds, 1))
+    return replace(Plan.plain(seed, faults=faults, keys=seed % 3, messages=6), max_attempts=2)
+
+
+def parked(seed: int) -> Plan:
+    """Make a plan in which a message waits behind the head of its key, whose result is written by one who dies."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    kind, nth = chance.choice(("crash before", "crash after", "crash at answer")), chance.choice((3, 4, 5))
+    crashes = tuple(Fault("write", kind, process, nth) for process in range(2))
+    plan = Plan.plain(seed, faults=crashes, keys=1, messages=2)
+    first, second = plan.messages
+    return replace(plan, pace=0.18, messages=(first, replace(second, at=0.05)))
+
+
 SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, frozenset[str]]] = {
     finalize_without_fence: (pauses, range(30), frozenset({"I2"})),
     attempts_not_charged: (plan_of, range(60), frozenset({"I7"})),
     suspects_before_their_lease_has_ended: (plan_of, range(20), frozenset({"I9"})),
     nothing_promoted: (plan_of, range(20), frozenset({"I1"})),
-    repeats_not_recognized: (plan_of, range(60, 120), frozenset({"I2"})),
+    repeats_not_recognized: (lost_answers, range(60), frozenset({"I2"})),
     suspects_out_of_their_turn: (pauses, range(60), frozenset({"I4"})),
-    heartbeat_never_beats: (plan_of, range(60), frozenset({"I15"})),
-    held_rows_not_given_back: (plan_of, range(10, 70), frozenset({"I1"})),
-    publish_repeated_without_a_claim: (plan_of, range(10), frozenset({"I3"})),
-    failures_taken_for_deliveries: (plan_of, range(10), frozenset({"I1"})),
-    followers_sent_after_a_failure: (plan_of, range(10), frozenset({"I4"})),
+    heartbeat_never_beats: (long_runs, range(20), frozenset({"I15"})),
+    held_rows_not_given_back: (hurried, range(20), frozenset({"I1"})),
+    publish_repeated_without_a_claim: (failures, range(20), frozenset({"I3"})),
+    failures_taken_for_deliveries: (failures, range(20), frozenset({"I1"})),
+    followers_sent_after_a_failure: (plan_of, range(100), frozenset({"I4"})),
     lease_trusted_too_long: (pauses, range(60), frozenset({"I15"})),
-    late_claims_kept: (plan_of, range(55, 110), frozenset({"I15"})),
-    lost_results_dropped: (plan_of, range(60, 120), frozenset({"I1", "I2", "I15"})),
-    released_with_nothing_written: (plan_of, range(100), frozenset({"I15"})),
-    every_failure_refunded: (plan_of, range(40, 100), frozenset({"I1", "I3"})),
+    late_claims_kept: (late_claims, range(60), frozenset({"I15"})),
+    lost_results_dropped: (lost_answers, range(60), frozenset({"I1", "I2", "I15"})),
+    released_with_nothing_written: (failures, range(60), frozenset({"I15"})),
+    turns_not_looked_at: (takeovers, range(60), frozenset({"I4"})),
+    line_not_released: (stops, range(30), frozenset({"I1"})),
+    ordered_results_without_a_transaction: (parked, range(60), frozenset({"I1"})),
+    every_failure_refunded: (failures, range(60), frozenset({"I1", "I3"})),
 }
 """Each with what makes the schedules, the seeds that it may take, and the guarantees that it breaks."""

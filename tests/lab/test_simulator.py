@@ -17,17 +17,17 @@ from lab.simulator.shrink import LeftOut, shrunk
 
 from tests.lab.sabotages import SABOTAGES
 
-SEED, SCHEDULES = 20_261_130, 250
+SEED, SCHEDULES = 20_261_130, 1_000
 
 
 def test_schedules_keep_every_guarantee() -> None:
     totals = explore(range(SEED, SEED + SCHEDULES))
-    assert [f"--only {each.plan.seed}: {each.violations[0]}" for each in totals.failed] == []
+    assert totals.failed == {}
     assert totals.schedules == SCHEDULES
     # An empty run would keep them as well.
     wanted = {*STATEMENT_FAULTS, *PUBLISH_FAULTS, *TIMED_FAULTS}
     assert wanted <= totals.faults.keys()
-    assert totals.publishes > 8 * SCHEDULES
+    assert totals.publishes > 3 * SCHEDULES
     assert totals.duplicates.total() > SCHEDULES / 20
     assert totals.duplicates["unexplained"] == 0
 
@@ -38,7 +38,7 @@ def test_each_sabotage_is_found(sabotage: Callable[[], Any]) -> None:
     with sabotage():
         totals = explore(seeds, make=make, is_enough=lambda totals: bool(totals.failed))
     assert totals.failed, f"not found in {totals.schedules} schedules"
-    assert totals.failed[0].violations[0].split(":")[0] in guarantees, totals.failed[0].violations
+    assert next(iter(totals.failed.values())).split(":")[0] in guarantees, totals.failed
 
 
 def test_a_seed_is_the_same_schedule_in_every_process() -> None:
@@ -76,7 +76,7 @@ def test_a_process_that_was_paused_past_its_lease_starts_no_further_publish() ->
 
 
 def test_what_is_not_needed_for_a_failure_is_left_out() -> None:
-    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 8)
+    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 6)
     needed = plan.faults[5]
     left_out = shrunk(plan, lambda smaller: needed in smaller.faults)
     short = left_out.of(plan)

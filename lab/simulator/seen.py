@@ -1,0 +1,73 @@
+"""What was seen of a schedule: tokens, publishes, what is open, and the guarantees that were broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lab.simulator.process import Client, Process
+    from lab.simulator.run import Run
+
+Label = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One token of one row: who has it, since when, and how it ended."""
+
+    process: Client
+    label: Label
+    since: float
+    until: int
+    """Its end in the database, as last written, in microseconds."""
+    ended: str | None = None
+    out_of_turn: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Publish:
+    """One publish, as it was started."""
+
+    number: int
+    nth: int
+    row_id: int
+    token: int
+    process: Process
+    at: float
+    cause: str | None
+    """Why there was another one after the one before; None for the first."""
+    told: str | None = None
+    accepted_at: list[float] = field(default_factory=list)
+
+
+class Seen:
+    """What was seen of one schedule so far, and what was found wrong."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.violations: list[str] = []
+        self.leases: dict[tuple[int, int], Lease] = {}
+        self.publishes: dict[int, list[Publish]] = {}
+        """By row id."""
+        self.rows_of: dict[int, int] = {}
+        """Row ids by message numbers."""
+        self.keys: dict[str, list[int]] = {}
+        """Row ids of each key, in id order."""
+        self.open: set[int] = set()
+        self.dead: set[int] = set()
+        self.touched: set[int] = set()
+        """Rows that an operator had a hand in."""
+        self.first_accepted: dict[str, int] = {}
+        """Of each key, the highest row id that was accepted, and not touched."""
+        self.done_by: Counter[Label] = Counter()
+        self.commits = 0
+
+    def violated(self, guarantee: str, what: str) -> None:
+        """Note that a guarantee was broken, and end the schedule."""
+        if self._run.is_over:
+            return
+        self._run.trace("watch", "VIOLATION", guarantee, what)
+        self.violations.append(f"{guarantee}: {what}")
+        self._run.is_finished = True

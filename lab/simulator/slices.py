@@ -1,0 +1,78 @@
+"""A long campaign in slices: each on whichever process is free, its figures in a file as soon as it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from pathlib import Path
+
+from lab.simulator.campaign import Totals, explore
+
+SLICE = 200
+"""Schedules of a slice: a few seconds' work, which an interruption may cost."""
+
+
+def slices(first: int, schedules: int | None) -> Iterator[range]:
+    """Cut so many seeds into slices, from the first one on; None for without end."""
+    starts = itertools.count(first, SLICE) if schedules is None else range(first, first + schedules, SLICE)
+    for start in starts:
+        yield range(start, start + SLICE if schedules is None else min(start + SLICE, first + schedules))
+
+
+class Book:
+    """The figures of every slice, in a file that has a line for each; a later run goes on behind them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._slices: dict[int, Totals] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                # (An interruption may have torn the last one: then that slice has to be done again.)
+                with contextlib.suppress(json.JSONDecodeError):
+                    record = json.loads(line)
+                    self._slices[record["first_seed"]] = Totals.read(record["totals"])
+
+    def has(self, seeds: range) -> bool:
+        """Tell whether a slice was done to its end, and nothing failed."""
+        found = self._slices.get(seeds.start)
+        return found is not None and found.schedules >= len(seeds) and not found.failed
+
+    def add(self, seeds: range, totals: Totals) -> None:
+        self._slices[seeds.start] = totals
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps({"first_seed": seeds.start, "totals": totals.as_dict()}))
+
+    def total(self) -> Totals:
+        """Add up all slices, those of earlier runs included."""
+        total = Totals()
+        for each in self._slices.values():
+            total += each
+        return total
+
+
+def explored(wanted: Iterable[range], *, cores: int, keeps_going: bool) -> Iterator[tuple[range, Totals]]:
+    """Yield slices with what they came to, as they are done; a slice ends at its first failure, or keeps going."""
+    if cores == 1:
+        for seeds in wanted:
+            yield seeds, _explore(seeds, keeps_going)
+        return
+    left = iter(wanted)
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        running: dict[Future[Totals], range] = {}
+        while True:
+            for seeds in itertools.islice(left, cores - len(running)):
+                running[pool.submit(_explore, seeds, keeps_going)] = seeds
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                yield running.pop(each), each.result()
+
+
+def _explore(seeds: range, keeps_going: bool) -> Totals:
+    return explore(seeds, is_enough=lambda totals: bool(totals.failed) and not keeps_going)

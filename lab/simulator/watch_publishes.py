@@ -1,0 +1,106 @@
+"""Judges every publish as it starts, and what the receiver takes; names the cause of each that is repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fencepost.core.records import Message
+from fencepost.publishers.base import Delivery
+from lab.fake_store.rows import OUTBOX
+from lab.simulator.seen import Lease, Publish, Seen
+
+if TYPE_CHECKING:
+    from lab.simulator.process import Process
+
+
+CHARGED = frozenset({"retry", "raise", "exit", "false failure"})
+"""Failures that always cost an attempt."""
+
+
+class PublishWatch(Seen):
+    """The guarantees of publishes."""
+
+    def publish_starts(self, process: Process, message: Message, delivery: Delivery) -> Publish:
+        """Note that a publish starts, and judge whether it may."""
+        run = self._run
+        number = int(message.payload[5:-1])
+        row_id, token = message.id, delivery.token
+        if self.rows_of.get(number) != row_id or number in run.rolled_back:
+            self.violated("I6", f"message {number} was published and is not committed")
+        if message.payload != f'{{"n":{number}}}'.encode() or message.event_type != f"event.{number}":
+            self.violated("I11", f"message {number} was published with another payload")
+        lease = self.leases.get((row_id, token))
+        if lease is None or lease.label != process.label:
+            self.violated("I2", f"{process.label} publishes row {row_id} under token {token}, which it never had")
+            return Publish(number, 1, row_id, token, process, run.world.now, None)
+        before = self.publishes.setdefault(row_id, [])
+        if any(each.token == token for each in before):
+            self.violated("I3", f"row {row_id} is published twice under token {token}")
+        elif lease.until < run.database.now() and not run.plan.takes_batches:
+            self.violated("I15", f"{process.label} starts to publish row {row_id} after its lease has ended")
+        if delivery.attempt > run.plan.max_attempts:
+            self.violated("I3", f"row {row_id} is published at attempt {delivery.attempt}")
+        failed = sum(each.told in CHARGED for each in before)
+        if failed >= run.plan.max_attempts and row_id not in self.touched:
+            self.violated("I3", f"row {row_id} is published again, although it has failed {failed} times")
+        cause = self._cause_of_another(before[-1], lease) if before else None
+        publish = Publish(number, len(before) + 1, row_id, token, process, run.world.now, cause)
+        before.append(publish)
+        run.trace(*process.label, "publishes", number, "token", token, "again:" if cause else "", cause or "")
+        return publish
+
+    def _cause_of_another(self, last: Publish, own: Lease) -> str:
+        """Return why a message is published again, after this one."""
+        if own.ended is not None:  # late: it is somebody else's by now
+            return own.process.why_lost(own.since - self._run.plan.lease) or "unexplained"
+        lease = self.leases[last.row_id, last.token]
+        if lease.ended in ("taken over", "buried"):
+            return lease.process.why_lost(lease.since - self._run.plan.lease) or "unexplained"
+        if last.told not in (None, "delivered"):
+            return f"reported: {last.told}"
+        if lease.ended == "made pending" and lease.out_of_turn:
+            return "out of turn"
+        if lease.ended == "made pending" and last.told is None:
+            return "reported: no end"
+        if last.row_id in self.touched:
+            return "operator"
+        self.violated("I15", f"row {last.row_id} is published again, although it was delivered ({lease.ended})")
+        return "unexplained"
+
+    def told(self, publish: Publish, what: str) -> None:
+        """Note what the publisher told the dispatcher; the first that it heard counts, unless it was cut off."""
+        if publish.told is None or what == "cut off":
+            publish.told = what
+        self._run.trace(*publish.process.label, "was told", publish.number, what)
+
+    def cut_off(self, batch: Iterable[tuple[int, int]]) -> None:
+        """Note that a batch was cut off as a whole, by row ids and tokens."""
+        for row_id, token in batch:
+            for publish in self.publishes.get(row_id, ()):
+                if publish.token == token:
+                    self.told(publish, "cut off")
+
+    def accepted(self, publish: Publish) -> None:
+        """The receiver has taken a message."""
+        row_id, run = publish.row_id, self._run
+        is_first = not any(each.accepted_at for each in self.publishes[row_id])
+        publish.accepted_at.append(run.world.now)
+        run.trace("receiver", "takes", publish.number, "token", publish.token)
+        row = run.database.committed[OUTBOX].get(row_id)
+        key = None if row is None else row.ordering_key
+        if key is None or not is_first or row_id in self.touched:
+            return
+        if self.first_accepted.get(key, 0) > row_id:
+            self.violated("I4", f"row {row_id} was accepted after row {self.first_accepted[key]} of its key")
+        self.first_accepted[key] = max(row_id, self.first_accepted.get(key, 0))
+
+    def duplicates(self) -> Counter[str]:
+        """Count what was accepted more than once, by cause."""
+        found: Counter[str] = Counter()
+        for publishes in self.publishes.values():
+            taken = [each for each in publishes if each.accepted_at]
+            for each in taken[1:]:
+                found[each.cause or "unexplained"] += 1
+        return found
