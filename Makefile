@@ -75,14 +75,15 @@ simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults:
 		$(if $(CORES),--cores $(CORES)) $(if $(INTO),--into $(INTO))
 
 fuzz: $(VENV)/dev ## odd and broken input of every kind: SEED=… to repeat a run, CASES=100000, TARGET=enqueue
-	$(BIN)/python -m lab.fuzz --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
+	$(BIN)/python -m lab.fuzz --cases $(or $(CASES),100000) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)) \
+		$(if $(INTO),--into $(INTO))
 
 servers: ## install the servers that the tests need and no wheel brings
 	@scripts/install_servers.sh
 
-# ONLY=store or ONLY=runtime for a part of it, EVERY=10 for a tenth.
-crashes: $(VENV)/dev ## end the session at every statement of every operation, recover, judge (about half an hour)
-	$(BIN)/python -m lab.crashes $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY))
+# ONLY=store or ONLY=runtime for a part of it, EVERY=10 for a tenth; INTO=FILE to go on with a run that was broken off.
+crashes: $(VENV)/dev ## end the session or the process at every statement of every operation, recover, judge
+	$(BIN)/python -m lab.crashes $(if $(ONLY),--only $(ONLY)) $(if $(EVERY),--every $(EVERY)) $(if $(INTO),--into $(INTO))
 
 # ONLY=claim.sql for those of one file, or the name of one.
 mutants: $(VENV)/dev ## sabotage the protocol in 300 small ways, and see which tests notice (RECORD=file to go on later)

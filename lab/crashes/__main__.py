@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from lab.crashes.campaign import a_world, campaign, courses
-from lab.crashes.runtime import Played, played
-from lab.crashes.scripts import SCRIPTS, Dispatching, Working
-from lab.crashes.world import World
+from tests.postgres import fresh_database, pg18_bin_dir, running_server
+
+from fencepost.embedded import PostgresServer
+from lab.crashes.campaign import campaign, courses, world_at
+from lab.crashes.processes import lanes, played
+from lab.crashes.scripts import SCRIPTS
+from lab.journal import Journal
 
 PARTS = ("store", "runtime")
 
@@ -25,40 +29,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="only every nth point (1: all of them)")
     parser.add_argument("--offset", type=int, default=0, help="of the points left out, begin with this one (0)")
     parser.add_argument("--json", action="store_true", help="the report, for a script")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="keep what is found; go on where it ends")
     options = parser.parse_args(arguments)
     logging.getLogger("fencepost").setLevel(logging.CRITICAL)  # what it says of each cut is what is expected
-    tell = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
-    parts = [options.only] if options.only else PARTS
-    with a_world() as world:
-        reports = [_tried(part, world, options.every, options.offset, tell) for part in parts]
+    to = sys.stderr if options.json else sys.stdout
+    journal = Journal(options.into)
+    chosen = [options.only] if options.only else PARTS
+    with running_server(pg18_bin_dir()) as server:
+        reports = [
+            _tried(
+                part, server, journal, options.every, options.offset, lambda text: print(text, file=to, flush=True)
+            )
+            for part in chosen
+        ]
     ok = all(each["ok"] for each in reports)
     print(json.dumps({"ok": ok, "parts": reports}, indent=2) if options.json else _told(reports))
     return 0 if ok else 1
 
 
-def _tried(part: str, world: World, every: int, offset: int, tell: Callable[[str], None]) -> dict[str, object]:
+def _tried(
+    part: str, server: PostgresServer, journal: Journal, every: int, offset: int, tell: Callable[[str], None]
+) -> dict[str, object]:
     began = time.monotonic()
-    found: dict[str, object]
-    if part == "store":
-        store = campaign(world, courses(world), every=every, offset=offset, tell=tell)
-        ok = not (store.problems or store.never_run)
-        found = vars(store)
-    else:
-        plays = [_of_script(make(world.url), every, offset, tell) for make in SCRIPTS]
-        found = {
-            "scenarios": len(plays),
-            "points": sum(each.points for each in plays),
-            "cut": sum(each.cut for each in plays),
-            "not_reached": [text for each in plays for text in each.not_reached],
-            "problems": [text for each in plays for text in each.problems],
-        }
-        ok = not found["problems"]
+    found = (_of_store if part == "store" else _of_runtime)(server, journal, every, offset, tell)
+    ok = not (found["problems"] or found.get("never_run"))
     return {"part": part, "ok": ok, "minutes": round((time.monotonic() - began) / 60, 1)} | found
 
 
-def _of_script(script: Dispatching | Working, every: int, offset: int, tell: Callable[[str], None]) -> Played:
-    with contextlib.closing(script):
-        return played(script.world.url, script, every=every, offset=offset, tell=tell)
+def _of_store(
+    server: PostgresServer, journal: Journal, every: int, offset: int, tell: Callable[[str], None]
+) -> dict[str, object]:
+    with fresh_database(server) as url, world_at(url) as world:
+        return vars(campaign(world, courses(world), journal, every=every, offset=offset, tell=tell))
+
+
+def _of_runtime(
+    server: PostgresServer, journal: Journal, every: int, offset: int, tell: Callable[[str], None]
+) -> dict[str, object]:
+    with tempfile.TemporaryDirectory(prefix="crashes-") as folder, lanes(server, Path(folder)) as places:
+        plays = [
+            played(make, make.__name__, places, journal, every=every, offset=offset, tell=tell) for make in SCRIPTS
+        ]
+    return {
+        "scenarios": len(plays),
+        "points": sum(each.points for each in plays),
+        "cut": sum(each.cut for each in plays),
+        "not_reached": [text for each in plays for text in each.not_reached],
+        "problems": [text for each in plays for text in each.problems],
+    }
 
 
 def _told(reports: Sequence[dict[str, object]]) -> str:

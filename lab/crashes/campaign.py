@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import psycopg
-from tests.postgres import fresh_database, pg18_bin_dir, running_server
 
 from fencepost import Outbox
-from lab.crashes import dispatching, producers, working
-from lab.crashes.judge import Course, Point, course_of, judged
+from lab.crashes import callers, dispatching, producers, working
+from lab.crashes.judge import Course, course_of, judged
 from lab.crashes.operations import operations
+from lab.crashes.points import Point
 from lab.crashes.scenario import Scenario
 from lab.crashes.world import World
+from lab.journal import Journal
 
-SCENARIOS: list[Scenario] = [each for part in (producers, dispatching, working) for each in part.SCENARIOS.found]
+SCENARIOS: list[Scenario] = [
+    each for part in (producers, dispatching, working, callers) for each in part.SCENARIOS.found
+]
 
 
 @dataclass
@@ -30,13 +33,6 @@ class Campaign:
     cut: int = 0
     problems: list[str] = field(default_factory=list)
     never_run: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def a_world() -> Iterator[World]:
-    """A database of its own on a server of its own."""
-    with running_server(pg18_bin_dir()) as server, fresh_database(server) as url, world_at(url) as world:
-        yield world
 
 
 @contextmanager
@@ -73,21 +69,28 @@ def points_of(found: list[Course]) -> list[tuple[Course, Point]]:
 def campaign(
     world: World,
     found: list[Course],
+    journal: Journal,
     *,
     every: int = 1,
     offset: int = 0,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Campaign:
-    """Cut at every nth point, recover, judge."""
+    """Cut at every nth point that the journal does not have yet, recover, judge."""
     chosen = points_of(found)
     result = Campaign(len(found), sum(len(each.names) for each in found), len(chosen), never_run=never_run(found))
+    known = {line["point"]: line["problems"] for line in journal.found if line["part"] == "store"}
     last: Scenario | None = None
     for course, point in islice(chosen, offset % every, None, every):
         if course.scenario is not last:
             last = course.scenario
             tell(f"{last}: {len(course.names)} statements")
+        name = f"{course.scenario}, {point.told(course.names)}"
+        problems = known.get(name)
+        if problems is None:
+            problems = judged(world, course, point)
+            journal.add({"part": "store", "point": name, "problems": problems})
         result.cut += 1
-        for problem in judged(world, course, point):
-            result.problems.append(f"{course.scenario}, {point.told(course.names)}: {problem}")
+        for problem in problems:
+            result.problems.append(f"{name}: {problem}")
             tell(f"  FAILED {result.problems[-1]}")
     return result

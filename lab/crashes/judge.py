@@ -2,106 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import socket
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-import psycopg
-from psycopg.pq import TransactionStatus
-
-from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.drivers.faults import Fault, fault_of
-from fencepost.drivers.psycopg import PsycopgDriver
 from fencepost.errors import SchemaError
-from lab.crashes.operations import running
+from lab.crashes.points import Point, Way
 from lab.crashes.scenario import Make, Repeat, Scenario
+from lab.crashes.sessions import AsyncSession, Session
 from lab.crashes.world import MAX_ATTEMPTS, Row, Snapshot, World
 
-BEGIN, COMMIT = Statement("BEGIN", "BEGIN"), Statement("COMMIT", "COMMIT")
 CLOSED = {"outbox": ("done", "dead"), "outbox_job": ("done", "failed")}
 TOKENS = {"outbox": "lease_version", "outbox_job": "fence"}
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Where a session ends: before or after the statement of this number, which counts from 1.
-
-    Args:
-        takeover: another worker takes over, instead of a repeat.
-    """
-
-    number: int
-    is_after: bool
-    takeover: bool = False
-
-    def told(self, names: list[str]) -> str:
-        where = f"{'after' if self.is_after else 'before'} statement {self.number} ({names[self.number - 1]})"
-        return f"{where}, then {'a takeover' if self.takeover else 'a repeat'}"
-
-
-class AnswerLost(psycopg.OperationalError):
-    """The server has done it, and its answer does not come."""
-
-
-class Session:
-    """A connection on which statements are counted, and which ends at a point."""
-
-    def __init__(self, world: World, point: Point | None = None) -> None:
-        self._world, self._point = world, point
-        # (Only what is cut needs a connection of its own: to connect costs more than most statements.)
-        self._connection = world.spare if point is None else psycopg.connect(world.url, autocommit=True)
-        self.names: list[str] = []
-        self.states: list[Snapshot] = []
-        self.codes: set[CodeType] = set()
-        self.looks = False
-        """Look at the tables after each statement."""
-
-    def attempt(self, make: Make, *, alone: bool) -> Any:
-        """Run the operation as its callers do."""
-        try:
-            operation = make()
-            if alone:
-                return run(operation, lambda statement: self._execute(statement, operation))
-            self._execute(BEGIN)
-            result = run(operation, lambda statement: self._execute(statement, operation))
-            self._execute(COMMIT)
-            return result
-        finally:
-            if self._point is not None:
-                self._connection.close()
-            elif self._connection.info.transaction_status != TransactionStatus.IDLE:
-                self._connection.rollback()
-
-    def _execute(self, statement: Statement, operation: Operation[Any] | None = None) -> Rows:
-        self.names.append(statement.name)
-        if operation is not None:
-            self.codes |= running(operation)
-        point = self._point
-        mine = point is not None and point.number == len(self.names)
-        if mine and point is not None and not point.is_after:
-            self._end()
-        rows = PsycopgDriver(self._connection).execute(statement)
-        if mine:
-            self._end()
-            raise AnswerLost("the session ended before the answer came")
-        if self.looks:
-            self.states.append(self._world.look())
-        return rows
-
-    def _end(self) -> None:
-        """End the session for real, by a signal or by its cable, and wait until the server has rolled back."""
-        pid = self._connection.info.backend_pid
-        if len(self.names) % 2:
-            self._world.db.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            return
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as cut:
-            cut.shutdown(socket.SHUT_RDWR)
-        alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
-        while self._world.db.execute(alive, [pid]).fetchone() != (0,):
-            pass
 
 
 @dataclass
@@ -119,8 +34,7 @@ class Course:
         """Every boundary, with every way to recover."""
         for takeover in (False,) if self.scenario.apart else (False, True):
             for number in range(1, len(self.names) + 1):
-                yield Point(number, is_after=False, takeover=takeover)
-                yield Point(number, is_after=True, takeover=takeover)
+                yield from (Point(number, way, takeover) for way in Way)
 
 
 def course_of(world: World, scenario: Scenario) -> Course:
@@ -128,8 +42,7 @@ def course_of(world: World, scenario: Scenario) -> Course:
     world.empty()
     make = scenario.prepare(world)
     before = world.look()
-    session = Session(world)
-    session.looks = scenario.alone
+    session = Session(world, looks=scenario.alone)
     answer = session.attempt(make, alone=scenario.alone)
     after = world.look()
     states = [before, *session.states] if scenario.alone else [before] * len(session.names) + [after]
@@ -156,8 +69,9 @@ class _Trial:
         before = self._world.look()
         self._cut(make)
         after = self._world.look()
-        place = self._point.number - (not self._point.is_after)
-        self._same(after, self._course.states[place], "what stands after the cut")
+        stands = [self._stands(after, place) for place in self._point.places]
+        if all(stands):
+            self._found += stands[-1]
         if count := self._world.locks():
             self._found.append(f"{count} locks are left")
         self._guarded(before, after)
@@ -166,25 +80,36 @@ class _Trial:
             self._take_over(after, lambda: self._late(make, after))
             self._late(make)
         else:
-            self._repeat(make, after, is_there=is_there)
+            now = self._repeat(make, after, is_there=is_there)
             if not self._scenario.apart:
-                self._take_over(self._world.look())
+                self._take_over(now)
         return self._found
 
+    def _stands(self, after: Snapshot, place: int) -> list[str]:
+        return _unlike(after, self._course.states[place], "what stands after the cut")
+
     def _cut(self, make: Make) -> None:
+        if self._point.way.is_sync:
+            session: Session | AsyncSession = Session(self._world, self._point)
+        else:
+            session = AsyncSession.at(self._point, self._world)
         try:
-            Session(self._world, self._point).attempt(make, alone=self._scenario.alone)
+            session.attempt(make, alone=self._scenario.alone)
+        except asyncio.CancelledError:
+            pass  # as it must be where the task was cancelled
         except Exception as error:  # noqa: BLE001 - which one it is decides whether a worker repeats
             if fault_of(error) is not Fault.CONNECTION:
                 self._found.append(f"a cut connection came out as {type(error).__name__}: {error}")
         else:
             self._found.append("the cut was not noticed")
+        if session.names != self._course.names[: self._point.number]:
+            self._found.append(f"it was at another statement: {session.names}")
 
-    def _repeat(self, make: Make, after: Snapshot, *, is_there: bool) -> None:
+    def _repeat(self, make: Make, after: Snapshot, *, is_there: bool) -> Snapshot:
         """Repeat as whoever asked does; where nothing was committed, all is as if there had been no cut."""
         repeat = self._scenario.repeat
         if is_there and repeat is Repeat.ONCE:
-            return
+            return after
         try:
             answer = _plain(Session(self._world).attempt(make, alone=self._scenario.alone))
         except SchemaError as error:
@@ -194,9 +119,10 @@ class _Trial:
         now = self._world.look()
         self._guarded(after, now)
         if not is_there or repeat is not Repeat.ANEW:
-            self._same(now, self._course.states[-1], "what stands after the repeat")
+            self._found += _unlike(now, self._course.states[-1], "what stands after the repeat")
         if (not is_there or repeat is Repeat.SAME) and answer != self._course.answer:
             self._found.append(f"the repeat answers {answer}, not {self._course.answer}")
+        return now
 
     def _take_over(self, before: Snapshot, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._found += self._world.take_over(meanwhile, strands=self._scenario.strands)
@@ -223,11 +149,6 @@ class _Trial:
             if cut is None and len(now) > len(before.rows[table]):
                 self._found.append(f"a stale holder has added to {table}")
 
-    def _same(self, found: Snapshot, expected: Snapshot, what: str) -> None:
-        for table, rows in expected.plain.items():
-            if rows != found.plain[table]:
-                self._found.append(f"{what}: {table} has {_differences(found.plain[table], rows)}")
-
     def _guarded(self, before: Snapshot, after: Snapshot, *, operator: bool | None = None) -> None:
         may = self._scenario.operator if operator is None else operator
         for table in CLOSED:
@@ -250,6 +171,14 @@ def _broken(table: str, row: Row, now: Row | None, *, operator: bool, removes: b
     if is_final and (now["status"], now["outcome"]) != (row["status"], row["outcome"]):
         problems.append(f"{who} was {row['status']} ({row['outcome']}) and is {now['status']}")
     return problems
+
+
+def _unlike(found: Snapshot, expected: Snapshot, what: str) -> list[str]:
+    return [
+        f"{what}: {table} has {_differences(found.plain[table], rows)}"
+        for table, rows in expected.plain.items()
+        if rows != found.plain[table]
+    ]
 
 
 def _differences(found: list[Row], expected: list[Row]) -> str:

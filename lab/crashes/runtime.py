@@ -1,18 +1,21 @@
-"""A real dispatcher and a real worker in this process, cut at each statement that they send.
+"""A real dispatcher and a real worker, cut at each statement that they send, or killed there.
 
 The script of each makes it do everything that it does in its life. A first, undisturbed run counts the statements
-of each connection; then there is a run for each of them, before it is sent and after it was done. The process goes
-on, as it would: it connects again, and everything must come to its end.
+of each connection, and the publishes or runs; then there are runs for each of them, before it and after it. Where
+only the session ends, the process goes on, as it would: it connects again. Where the process is killed, another
+takes its place. Either way everything must come to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psycopg
@@ -24,27 +27,38 @@ from fencepost.drivers.psycopg import AsyncPsycopgDriver
 MOST_OF_ONE = 4
 """How often one statement of one connection is cut at most: a worker looks for work again and again."""
 
-PATIENCE = 30.0
-"""Seconds within which everything must come to its end: several leases."""
+PATIENCE = 90.0
+"""Seconds within which everything must come to its end: many leases, on a machine that does other things."""
+
+HANDLER = "handler"
+"""The role of what is no statement: a publish, or a job's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The nth time that a connection sends a statement."""
+    """The nth time that a connection sends a statement, or that a handler is called.
+
+    Args:
+        kills: the process ends there, not only the session.
+    """
 
     role: str
     name: str
     nth: int
     is_after: bool
+    kills: bool = False
 
     def __str__(self) -> str:
-        return f"{'after' if self.is_after else 'before'} {self.name} number {self.nth} on the link {self.role!r}"
+        who = "the process is killed" if self.kills else "the session ends"
+        return f"{who} {'after' if self.is_after else 'before'} {self.name} number {self.nth} of {self.role!r}"
 
 
 class Script(Protocol):
     """What is played: rows, a process that works on them, and what must have come of it."""
 
-    def prepare(self, url: str) -> None:
+    saboteur: Saboteur
+
+    def prepare(self) -> None:
         """Empty the tables and put the rows there."""
 
     def running(self, url: str) -> contextlib.AbstractAsyncContextManager[object]:
@@ -56,9 +70,12 @@ class Script(Protocol):
     def problems(self) -> list[str]:
         """Say what did not hold."""
 
+    def close(self) -> None:
+        """Close what the script itself has open."""
+
 
 class Saboteur:
-    """Counts what is sent, and ends the session of one statement."""
+    """Counts what is sent, and ends the session of one statement, or the process."""
 
     def __init__(self, url: str, cut: Cut | None = None) -> None:
         self._url, self._cut = url, cut
@@ -82,6 +99,18 @@ class Saboteur:
         finally:
             AsyncPsycopgDriver.execute = execute  # type: ignore[method-assign]  # as it was
 
+    @contextlib.contextmanager
+    def around_handler(self, name: str) -> Iterator[None]:
+        """Be at hand before a publish or a run, and after it."""
+        cut = self._counted(HANDLER, name)
+        if cut is not None and not cut.is_after:
+            _kill()
+        try:
+            yield
+        finally:
+            if cut is not None:
+                _kill()
+
     async def around(
         self,
         connection: psycopg.AsyncConnection[Any],
@@ -89,45 +118,52 @@ class Saboteur:
         execute: Callable[[], Awaitable[Rows]],
     ) -> Rows:
         role = connection.info.get_parameters().get("application_name", "").removeprefix("fencepost ")
-        name = statement.name
-        self.sent[role, name] += 1
-        self.alone[name] += connection.info.transaction_status == TransactionStatus.IDLE
-        cut = self._cut
-        mine = (
-            cut is not None
-            and not self.has_cut
-            and (role, name, self.sent[role, name]) == (cut.role, cut.name, cut.nth)
-        )
+        self.alone[statement.name] += connection.info.transaction_status == TransactionStatus.IDLE
+        cut = self._counted(role, statement.name)
         pid = connection.info.backend_pid
-        if mine and cut is not None and not cut.is_after:
-            await self._end(pid)
+        if cut is not None and not cut.is_after:
+            await self._end(pid, cut)
         result = await execute()
-        if mine:
-            if cut is not None and cut.is_after:
-                await self._end(pid)
+        if cut is not None:
+            if cut.is_after:
+                await self._end(pid, cut)
             raise psycopg.OperationalError("the connection was cut before the answer came")
         return result
 
-    async def _end(self, pid: int) -> None:
+    def _counted(self, role: str, name: str) -> Cut | None:
+        """Count one more; return the cut where it is this one."""
+        self.sent[role, name] += 1
+        cut = self._cut
+        if cut is None or self.has_cut or (role, name, self.sent[role, name]) != (cut.role, cut.name, cut.nth):
+            return None
         self.has_cut = True
+        return cut
+
+    async def _end(self, pid: int, cut: Cut) -> None:
+        if cut.kills:
+            _kill()
         async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
-            await connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            await connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+            alive = "SELECT FROM pg_stat_activity WHERE pid = %s"
+            while (await connection.execute(alive, [pid])).rowcount:
+                pass
 
 
-@dataclass
-class Played:
-    """What came of a script."""
-
-    points: int = 0
-    cut: int = 0
-    not_reached: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def play(url: str, script: Script, cut: Cut | None = None) -> tuple[Saboteur, list[str]]:
-    """Play a script once; return who cut it, and what did not hold."""
-    script.prepare(url)
-    saboteur = Saboteur(url, cut)
+async def play(
+    url: str, script: Script, cut: Cut | None = None, *, goes_on: bool = False
+) -> tuple[Saboteur, list[str]]:
+    """Play a script once; return who cut it, and what did not hold.
+
+    Args:
+        goes_on: with what a process has left that was killed.
+    """
+    if not goes_on:
+        script.prepare()
+    saboteur = script.saboteur = Saboteur(url, cut)
     with saboteur.at_work():
         async with script.running(url):
             in_time = await _within(script.is_over)
@@ -140,42 +176,20 @@ async def _within(condition: Callable[[], bool]) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
     return True
 
 
 def cuts_of(sent: Counter[tuple[str, str]]) -> list[Cut]:
     """Return every boundary of an undisturbed run."""
     return [
-        Cut(role, name, nth, is_after)
+        Cut(role, name, nth, is_after, kills)
         for (role, name), count in sorted(sent.items())
         for nth in range(1, min(count, MOST_OF_ONE) + 1)
         for is_after in (False, True)
+        for kills in (False, True)
+        if kills or role != HANDLER
     ]
-
-
-def played(
-    url: str, script: Script, *, every: int = 1, offset: int = 0, tell: Callable[[str], None] = lambda text: None
-) -> Played:
-    """Play a script undisturbed, and once for every nth boundary of it."""
-    return asyncio.run(_played(url, script, every, offset, tell))
-
-
-async def _played(url: str, script: Script, every: int, offset: int, tell: Callable[[str], None]) -> Played:
-    counted, found = await play(url, script)
-    cuts = cuts_of(counted.sent)
-    result = Played(len(cuts), problems=[f"undisturbed: {each}" for each in found])
-    for cut in cuts[offset % every :: every]:
-        saboteur, found = await play(url, script, cut)
-        if saboteur.has_cut:
-            result.cut += 1
-        else:
-            result.not_reached.append(str(cut))
-        result.problems += [f"{cut}: {each}" for each in found]
-        tell(f"{type(script).__name__}: {cut}{'' if saboteur.has_cut else ' (not reached)'}")
-        for each in found:
-            tell(f"  FAILED {each}")
-    return result
 
 
 @contextlib.asynccontextmanager

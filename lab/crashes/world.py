@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from tests.store.job_rows import TERMS
 
 from fencepost.core.job import ClaimedJob
@@ -42,9 +47,12 @@ _LOOK = " UNION ALL ".join(
     f"SELECT 'outbox{each}' AS name, pg_catalog.to_jsonb(t)::text AS row FROM outbox{each} AS t"  # noqa: S608 - our own names
     for each in _TABLES
 )
-_RELATIONS = """
-SELECT c.relname || ' ' || c.relkind::text || ' ' || coalesce(pg_get_expr(c.relpartbound, c.oid), '')
-FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('apart') ORDER BY 1
+_LOOK += """
+UNION ALL SELECT 'apart', pg_catalog.to_jsonb(r)::text FROM (
+    SELECT c.relname || ' ' || c.relkind::text || ' ' || coalesce(pg_get_expr(c.relpartbound, c.oid), '')
+        AS relation
+    FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('apart')) AS r
+UNION ALL SELECT 'now', pg_catalog.to_jsonb(clock_timestamp())::text
 """
 # (Not those of autovacuum, which come and go.)
 _LOCKS = """
@@ -61,6 +69,7 @@ WHERE o.status NOT IN ('done', 'dead')
 UNION ALL
 SELECT 'job ' || id || ' is ' || status FROM outbox_job WHERE status NOT IN ('done', 'failed')
 """
+_HAS_ROWS = "SELECT EXISTS (SELECT FROM outbox), EXISTS (SELECT FROM outbox_job)"
 _TIME_PASSES = """
 UPDATE outbox SET lease_until = statement_timestamp() - interval '1 s' WHERE status = 'processing';
 UPDATE outbox SET available_at = statement_timestamp()
@@ -93,11 +102,25 @@ class World:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.db, self.spare = (psycopg.connect(url, autocommit=True) for _ in range(2))
+        self._stack = ExitStack()
+        self.db = self._stack.enter_context(psycopg.connect(url, autocommit=True))
 
     def close(self) -> None:
-        self.db.close()
-        self.spare.close()
+        self._stack.close()
+
+    @cached_property
+    def spare(self) -> psycopg.Connection:
+        """Another connection."""
+        return self._stack.enter_context(psycopg.connect(self.url, autocommit=True))
+
+    @cached_property
+    def loop(self) -> asyncio.Runner:
+        return self._stack.enter_context(asyncio.Runner())
+
+    @cached_property
+    def engine(self) -> AsyncEngine:
+        """Connects anew each time."""
+        return create_async_engine(self.url.replace("://", "+asyncpg://", 1), poolclass=NullPool)
 
     def empty(self) -> None:
         self.db.execute(_EMPTY)
@@ -107,21 +130,25 @@ class World:
         with self.db.transaction():
             return run(operation, PsycopgDriver(self.db).execute)
 
+    def wait_for_end(self, pid: int) -> None:
+        """Wait until a session is no more, and with it what it had not committed."""
+        while self.db.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount:
+            pass
+
     def locks(self) -> int:
         """Count the locks of other sessions on anything of this database."""
         found = self.db.execute(_LOCKS).fetchone()
         return 0 if found is None else int(found[0])
 
     def look(self) -> Snapshot:
-        rows: dict[str, list[Row]] = {f"outbox{each}": [] for each in _TABLES}
+        names = (*(f"outbox{each}" for each in _TABLES), "apart", "now")
+        rows: dict[str, list[Row]] = {name: [] for name in names}
         for name, text in self.db.execute(_LOOK).fetchall():
             rows[name].append(json.loads(text))
+        (now,) = rows.pop("now")
         for found in rows.values():
             found.sort(key=lambda row: (row.get("id", 0), json.dumps(row, sort_keys=True)))
-        apart = [{"relation": name} for (name,) in self.db.execute(_RELATIONS).fetchall()]
-        now = self.db.execute("SELECT clock_timestamp()").fetchone()
-        assert now is not None  # noqa: S101 - for the type checker: it has a row
-        return Snapshot(rows, _Plain(rows, now[0]).tables() | {"apart": apart})
+        return Snapshot(rows, _Plain(rows, datetime.fromisoformat(str(now))).tables())
 
     # --- what another worker makes of it -----------------------------------------------------------------
 
@@ -152,7 +179,7 @@ class _Other:
     """Another worker: it claims whatever it gets, and then finishes it."""
 
     def __init__(self, world: World) -> None:
-        self._do = world.do
+        self._world, self._do = world, world.do
         self._messages: list[Claimed] = []
         self._jobs: list[ClaimedJob] = []
         self._last: dict[tuple[str, str], int] = {}
@@ -160,13 +187,16 @@ class _Other:
 
     def claim(self) -> int:
         """Claim, reap and reclaim once; return how many rows that moved."""
+        has_messages, has_jobs = self._world.db.execute(_HAS_ROWS).fetchone() or (True, True)
+        return (self._claim_messages() if has_messages else 0) + (self._claim_jobs() if has_jobs else 0)
+
+    def _claim_messages(self) -> int:
         terms = outbox.ClaimTerms("w2", LEASE, MAX_ATTEMPTS)
         moved = len(self._do(outbox.reap(CATALOG, queues=None, max_attempts=MAX_ATTEMPTS, limit=100)))
         taken = self._do(outbox.claim(CATALOG, terms, queues=None, batch=100))
         suspects = self._do(outbox.claim_suspects(CATALOG, terms, queues=None, batch=100))
         self._messages += taken.claimed + suspects.claimed
-        moved += len(self._messages) + taken.exhausted + suspects.exhausted + taken.parked
-        return moved + self._claim_jobs()
+        return moved + len(self._messages) + taken.exhausted + suspects.exhausted + taken.parked
 
     def _claim_jobs(self) -> int:
         terms = JobTerms("w2", TERMS.tasks)
@@ -183,16 +213,23 @@ class _Other:
 
     def finish(self) -> None:
         """Close what is held."""
-        found = self._do(finalize.finalize(CATALOG, [(each, DONE) for each in self._messages]))
-        if found.lost or found.out_of_turn:
-            self.problems.append(f"the other worker could not close what it claimed: {found}")
+        if self._messages:
+            self._finish_messages()
+        if not self._jobs:
+            return
         if lost := self._do(
             job_fenced.finalize(CATALOG, [job_fenced.Finished(each, DONE) for each in self._jobs])
         ):
             self.problems.append(f"the other worker lost jobs that it had claimed: {sorted(lost)}")
+        self._jobs = []
+
+    def _finish_messages(self) -> None:
+        found = self._do(finalize.finalize(CATALOG, [(each, DONE) for each in self._messages]))
+        if found.lost or found.out_of_turn:
+            self.problems.append(f"the other worker could not close what it claimed: {found}")
         for each in sorted(self._messages, key=lambda each: each.id):
             self._note_order(each)
-        self._messages, self._jobs = [], []
+        self._messages = []
 
     def _note_order(self, each: Claimed) -> None:
         if each.message.ordering_key is None:

@@ -6,11 +6,13 @@ import argparse
 import json
 import secrets
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from lab.fuzz.campaign import Tally, numbered_case, report, run, run_target
 from lab.fuzz.catalogue import TARGETS, by_name
 from lab.fuzz.places import places
+from lab.journal import Journal
 
 CASES = 100_000
 
@@ -31,7 +33,12 @@ def main() -> int:
                 tallies = [run_target(targets[0], seed, [given.case], lambda _: None)]
         else:
             tallies = run(
-                targets, found, seed=seed, cases=given.cases, say=lambda text: print(text, file=to, flush=True)
+                targets,
+                found,
+                Journal(given.into),
+                seed=seed,
+                cases=given.cases,
+                say=lambda text: print(text, file=to, flush=True),
             )
     if given.json:
         print(json.dumps(report(tallies, seed), indent=2))
@@ -54,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cases", type=int, default=CASES, help=f"of all targets together (default {CASES})")
     parser.add_argument("--target", action="append", choices=[make.name for make in TARGETS], help="only this one")
     parser.add_argument("--case", type=int, help="only the case of this number, of one target")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="keep what is found; a run with the same seed goes on where it ends",
+    )
     parser.add_argument("--json", action="store_true", help="print the result for scripts")
     return parser
 

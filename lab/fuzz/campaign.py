@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
 from lab.fuzz.places import Places
 from lab.fuzz.smaller import smaller
 from lab.fuzz.target import Case, Result, Target, Verdict
+from lab.journal import Journal
 
 MOST_SHOWN = 5
 """Failures of one target that are made smaller and shown; the others are counted."""
+KEEPING_SECONDS = 10.0
+"""Between two lines about a target that is under way."""
 ENOUGH_TO_SEE_BOTH = 60
 """Cases of a target from which on it is suspicious that all were accepted, or all refused."""
 
@@ -56,6 +59,24 @@ class Tally:
     def holds(self) -> bool:
         return not self.verdicts[Verdict.FAILED] and self.blind is None
 
+    def kept(self, seed: int) -> dict[str, Any]:
+        """Return it as a line of a journal."""
+        counts = {"verdicts": dict(self.verdicts), "refusals": dict(self.refusals)}
+        return (
+            {name: getattr(self, name) for name in ("target", "cases", "seconds", "blind")}
+            | counts
+            | {"seed": seed, "failures": [asdict(each) for each in self.failures]}
+        )
+
+    @staticmethod
+    def restored(line: dict[str, Any]) -> Tally:
+        """Return what such a line says."""
+        values = {name: value for name, value in line.items() if name != "seed"}
+        values["verdicts"] = Counter({Verdict(name): count for name, count in values["verdicts"].items()})
+        values["refusals"] = Counter(values["refusals"])
+        values["failures"] = [Failure(**each) for each in values["failures"]]
+        return Tally(**values)
+
 
 def numbered_case(target: Target, seed: int, number: int) -> Case:
     """Return the case of this number: the same for the same seed, whatever was run before."""
@@ -69,35 +90,59 @@ def shares(targets: Sequence[Target], cases: int) -> dict[str, int]:
 
 
 def run(
-    targets: Sequence[Target], places: Places, *, seed: int, cases: int, say: Callable[[str], Any]
+    targets: Sequence[Target],
+    places: Places,
+    journal: Journal,
+    *,
+    seed: int,
+    cases: int,
+    say: Callable[[str], Any],
 ) -> list[Tally]:
-    """Run the targets one after another."""
+    """Run the targets one after another, behind what the journal has of the same run already."""
     found = []
     for target, count in zip(targets, shares(targets, cases).values(), strict=True):
-        with target.opened(places):
-            tally = run_target(target, seed, range(count), say)
+        known = [each for each in journal.found if (each["seed"], each["target"]) == (seed, target.name)]
+        tally = Tally.restored(known[-1]) if known else Tally(target.name)
+        if tally.cases < count:
+            with target.opened(places):
+                run_target(target, seed, range(count), say, tally=tally, keep=journal.add)
         found.append(tally)
         say(line(tally))
     return found
 
 
 def run_target(
-    target: Target, seed: int, numbers: Sequence[int], say: Callable[[str], Any], *, shrink: bool = True
+    target: Target,
+    seed: int,
+    numbers: Sequence[int],
+    say: Callable[[str], Any],
+    *,
+    shrink: bool = True,
+    tally: Tally | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> Tally:
-    """Run the cases of these numbers; the target is open. Failures are made smaller, unless told otherwise."""
-    tally = Tally(target.name)
-    began = said = time.monotonic()
-    for start in range(0, len(numbers), target.batch):
+    """Run the cases of these numbers; the target is open. Failures are made smaller, unless told otherwise.
+
+    Args:
+        tally: what became of the first of them already.
+        keep: called with the tally from time to time, so that a run can go on with it.
+    """
+    tally = tally or Tally(target.name)
+    before, began = tally.seconds, time.monotonic()
+    said = began
+    for start in range(tally.cases, len(numbers), target.batch):
         chosen = numbers[start : start + target.batch]
         cases = [numbered_case(target, seed, number) for number in chosen]
         results = target.judged(cases)
         for number, case, result in zip(chosen, cases, results, strict=True):
             _count(target, tally, seed, number, case, result, shrink=shrink)
-        if time.monotonic() - said > 10:
+        tally.seconds = before + time.monotonic() - began
+        if time.monotonic() - said > KEEPING_SECONDS:
             said = time.monotonic()
+            keep(tally.kept(seed))
             say(f"  {target.name}: {tally.cases} of {len(numbers)} cases")
-    tally.seconds = time.monotonic() - began
     tally.blind = _blind(target, tally)
+    keep(tally.kept(seed))
     return tally
 
 

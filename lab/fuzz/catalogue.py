@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.fuzz.target import Target
 from lab.fuzz.targets.addresses import Addresses
 from lab.fuzz.targets.broker_answers import MqttAnswers, NatsAnswers, RedisAnswers
+from lab.fuzz.targets.client_answers import RabbitAnswers, SnsAnswers, SqsAnswers
 from lab.fuzz.targets.commands import Commands
 from lab.fuzz.targets.configuration import Configuration
 from lab.fuzz.targets.enqueue import EnqueueAsync, EnqueuePsycopg, EnqueueSession, EnqueueSqlalchemy
@@ -33,6 +34,9 @@ TARGETS: tuple[type[Target], ...] = (
     RedisAnswers,
     NatsAnswers,
     MqttAnswers,
+    RabbitAnswers,
+    SqsAnswers,
+    SnsAnswers,
 )
 
 

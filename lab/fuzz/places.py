@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 from tests.postgres import fresh_database, pg18_bin_dir, running_server
+from tests.publishers.moto_server import MotoServer
 
 from fencepost import Outbox
 from fencepost.embedded import PostgresServer
@@ -27,6 +28,7 @@ class Places:
         self._databases: dict[str, str] = {}
         self._folder: Path | None = None
         self._server: PostgresServer | None = None
+        self._moto: MotoServer | None = None
 
     @property
     def folder(self) -> Path:
@@ -49,6 +51,13 @@ class Places:
         if self._server is None:
             self._server = self.stack.enter_context(running_server(pg18_bin_dir()))
         return self._server
+
+    def moto(self) -> MotoServer:
+        """Return what stands in for AWS."""
+        if self._moto is None:
+            (self.folder / "moto").mkdir()
+            self._moto = self.stack.enter_context(MotoServer(self.folder / "moto"))
+        return self._moto
 
     def use(self, server: PostgresServer) -> None:
         """Take databases from a server that runs already."""

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psycopg
 import pytest
+from lab.crashes import scenario as scenarios
 from lab.crashes.campaign import SCENARIOS, campaign, courses, never_run, points_of, world_at
-from lab.crashes.judge import Course, Point, course_of, judged
-from lab.crashes.runtime import Cut, play
+from lab.crashes.judge import Course, course_of, judged
+from lab.crashes.operations import several_at_once
+from lab.crashes.points import Point, Way
+from lab.crashes.processes import Lane, tried
+from lab.crashes.runtime import HANDLER, Cut, play
+from lab.crashes.scenario import Scenario
 from lab.crashes.scripts import Dispatching, Working
 from lab.crashes.world import World
+from lab.journal import Journal
 
-from fencepost.core.operation import Operation
+from fencepost.client import outbox as client
+from fencepost.core.operation import Operation, Rows, Statement
 from fencepost.embedded import PostgresServer
 from fencepost.runtime.link import Link
 from fencepost.store import catalog, upkeep
 from tests.postgres import fresh_database
 
-EVERY, OFFSET = 59, 17
-"""A prime, so that it falls on another statement of each scenario."""
+EVERY, OFFSET = 113, 17
+"""A prime, so that it falls on another statement, and another way to end there, of each scenario."""
 
 
 @pytest.fixture(scope="module")
@@ -53,38 +65,65 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, s
     catalog._load.cache_clear()
 
 
-def problems_of(world: World, operation: str, name: str) -> list[str]:
-    """Cut one scenario at the ends of its course, with both ways to recover."""
-    (scenario,) = [
-        each for each in SCENARIOS if (each.operation, each.name) == (operation, name) and not each.alone
-    ]
+def scenario_of(operation: str, name: str) -> Scenario:
+    (found,) = [each for each in SCENARIOS if (each.operation, each.name) == (operation, name) and not each.alone]
+    return found
+
+
+def problems_of(world: World, scenario: Scenario, numbers: Callable[[Course], range]) -> list[str]:
+    """Cut a scenario after some of its statements, with both ways to recover."""
     course = course_of(world, scenario)
-    ends = [
-        Point(number, is_after=True, takeover=takeover)
-        for number in (1, len(course.names))
-        for takeover in (False, True)
-    ]
-    return [problem for point in ends for problem in judged(world, course, point)]
+    points = [Point(number, Way.AFTER, takeover) for number in numbers(course) for takeover in (False, True)]
+    return [problem for point in points for problem in judged(world, course, point)]
+
+
+def ends_of(course: Course) -> range:
+    return range(1, len(course.names) + 1, max(1, len(course.names) - 1))
 
 
 def test_every_operation_has_a_scenario(found: list[Course]) -> None:
     assert never_run(found) == []
-    assert len(points_of(found)) > 1_500
+    assert several_at_once() == []
+    assert len(points_of(found)) > 4_000
 
 
-def test_an_operation_that_no_scenario_runs_is_named(found: list[Course], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(upkeep, "upkeep.forgotten"), (client, "client.outbox.forgotten")],
+    ids=["store", "client"],
+)
+def test_an_operation_that_no_scenario_runs_is_named(
+    found: list[Course], monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
     def forgotten(catalog: catalog.Catalog) -> Operation[None]:
         yield catalog.statement("purge")
 
-    forgotten.__module__ = upkeep.__name__
-    monkeypatch.setattr(upkeep, "forgotten", forgotten, raising=False)
-    assert never_run(found) == ["upkeep.forgotten"]
+    forgotten.__module__ = module.__name__
+    monkeypatch.setattr(module, "forgotten", forgotten, raising=False)
+    assert never_run(found) == [name]
 
 
-def test_a_sample_of_all_points_holds(world: World, found: list[Course]) -> None:
-    result = campaign(world, found, every=EVERY, offset=OFFSET)
+def test_a_method_that_runs_two_operations_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(self: client.Outbox, conn: Any) -> None:
+        self._run(conn, self._due_queues())
+        self._run(conn, self._due_queues())
+
+    twice.__module__ = client.__name__
+    monkeypatch.setattr(client.Outbox, "stats", twice)
+    assert len(several_at_once()) == 1
+
+
+def test_a_sample_of_all_points_holds_and_is_not_cut_again(
+    world: World, found: list[Course], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "points"
+    result = campaign(world, found, Journal(kept), every=EVERY, offset=OFFSET)
     assert result.problems == []
     assert result.cut == len(range(OFFSET, result.points, EVERY))
+    with kept.open("a") as file:
+        file.write('{"part": "store", "po')  # as if it had been killed there
+    monkeypatch.setattr("lab.crashes.campaign.judged", None)
+    assert campaign(world, found, Journal(kept), every=EVERY, offset=OFFSET) == result
 
 
 @pytest.mark.parametrize(
@@ -151,7 +190,75 @@ def test_a_planted_fault_is_found(
     told: str,
 ) -> None:
     sabotaged(file, before, after)
-    assert any(told in problem for problem in problems_of(world, operation, name))
+    found = problems_of(world, scenario_of(operation, name), ends_of)
+    assert any(told in problem for problem in found)
+
+
+def torn(
+    operation: Operation[Any], after: str, then: Callable[[], Operation[Any]] | None = None
+) -> Operation[Any]:
+    """Commit in the midst of an operation, behind its first statement of this name."""
+    rows: Rows | None = None
+    while True:
+        try:
+            statement = operation.send(rows)  # type: ignore[arg-type]  # None the first time, as generators want
+        except StopIteration as stop:
+            return stop.value
+        rows = yield statement
+        if statement.name == after:
+            after = ""
+            yield Statement("COMMIT", "COMMIT")
+            yield Statement("BEGIN", "BEGIN")
+            if then is not None:
+                yield from then()
+
+
+def in_the_midst(course: Course) -> range:
+    assert course.names.count("COMMIT") == 2
+    return range(course.names.index("COMMIT") + 1, course.names.index("COMMIT") + 2)
+
+
+def problems_of_torn(
+    world: World, operation: str, name: str, after: str, then: Callable[[], Operation[Any]] | None = None
+) -> list[str]:
+    whole = scenario_of(operation, name)
+
+    def prepare(world: World) -> scenarios.Make:
+        make = whole.prepare(world)
+        if then is not None:  # a row without a token cannot be leased: the table itself refuses that
+            world.db.execute("UPDATE outbox SET lease_version = 5")
+        return lambda: torn(make(), after, then)
+
+    return problems_of(world, replace(whole, prepare=prepare), in_the_midst)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "after"),
+    [
+        ("enqueue.enqueue_many", "of several keys and queues", "enqueue_many"),
+        ("enqueue.enqueue_events", "for two destinations each", "enqueue_many"),
+        ("finalize.finalize", "each kind of result with a ledger", "mark_done"),
+        ("finalize.finalize", "the first of a key and the second goes back", "mark_done_ordered"),
+        ("expand.close_and_expand", "one and a delivery beside it", "mark_done"),
+        ("operators.skip_dead", "the head of a key with two parked behind it", "dead_skip"),
+        ("schedules.step", "two ticks", "job_enqueue"),
+    ],
+)
+def test_an_operation_in_two_transactions_is_found(world: World, operation: str, name: str, after: str) -> None:
+    found = problems_of_torn(world, operation, name, after)
+    assert any("what stands after the cut" in each for each in found)
+
+
+def test_a_claim_that_commits_before_it_raises_the_token_is_found(
+    world: World, sabotaged: Callable[[str, str, str], None]
+) -> None:
+    sabotaged("fragments/claim_set", "lease_version = {next_token}", "lease_version = o.lease_version")
+
+    def raised() -> Operation[None]:
+        yield Statement("raise", "UPDATE outbox SET lease_version = lease_version + 1 WHERE status = 'processing'")
+
+    found = problems_of_torn(world, "outbox.claim", "of two queues", "claim", raised)
+    assert any("outbox has status 'processing', not 'pending'" in each for each in found)
 
 
 def test_a_lock_that_outlives_its_session_and_a_half_written_step_are_found(
@@ -160,10 +267,10 @@ def test_a_lock_that_outlives_its_session_and_a_half_written_step_are_found(
     course = next(each for each in found if each.scenario.operation == "outbox.claim_suspects")
     with psycopg.connect(world.url) as other:
         other.execute("SELECT pg_advisory_xact_lock(7)")
-        assert any("locks are left" in each for each in judged(world, course, Point(1, is_after=False)))
+        assert any("locks are left" in each for each in judged(world, course, Point(1, Way.BEFORE)))
     # As if what came before the COMMIT had stayed.
     wrong = Course(course.scenario, course.names, course.states[::-1], course.answer, set())
-    assert any("what stands after the cut" in each for each in judged(world, wrong, Point(1, is_after=False)))
+    assert any("what stands after the cut" in each for each in judged(world, wrong, Point(1, Way.BEFORE)))
 
 
 # --- a dispatcher and a worker -------------------------------------------------------------------------
@@ -181,15 +288,21 @@ NEVER_ALONE = {
 """What is right only together with others, in one transaction."""
 
 
+@pytest.fixture
+def lane(world: World, tmp_path: Path) -> Lane:
+    return Lane(world.url, tmp_path / "notes", timedelta(seconds=1.5))
+
+
+async def played(lane: Lane, make: type[Dispatching | Working], cut: Cut | None = None) -> tuple[Any, list[str]]:
+    with contextlib.closing(make(lane.url, lane.notes, lane.lease)) as script:
+        return await play(lane.url, script, cut)
+
+
 @pytest.mark.parametrize("make", [Dispatching, Working])
 async def test_undisturbed_everything_holds_and_what_belongs_together_is_one_transaction(
-    world: World, make: type[Dispatching | Working]
+    lane: Lane, make: type[Dispatching | Working]
 ) -> None:
-    script = make(world.url)
-    try:
-        saboteur, problems = await play(world.url, script)
-    finally:
-        script.close()
+    saboteur, problems = await played(lane, make)
     assert problems == []
     assert NEVER_ALONE[make] <= {name for _, name in saboteur.sent}
     assert {name for name in NEVER_ALONE[make] if saboteur.alone[name]} == set()
@@ -199,23 +312,38 @@ async def test_undisturbed_everything_holds_and_what_belongs_together_is_one_tra
     ("make", "cut"),
     [
         (Dispatching, Cut("finalize", "COMMIT", 1, is_after=True)),
-        (Working, Cut("upkeep", "cron_move", 1, is_after=True)),
+        (Dispatching, Cut("claim", "claim", 1, is_after=True, kills=True)),
+        (Working, Cut(HANDLER, "plain", 1, is_after=True, kills=True)),
     ],
+    ids=str,
 )
-async def test_a_process_that_is_cut_goes_on_and_everything_holds(
-    world: World, make: Callable[[str], Dispatching | Working], cut: Cut
+def test_a_process_that_is_cut_or_killed_has_everything_hold(
+    lane: Lane, make: type[Dispatching | Working], cut: Cut
 ) -> None:
-    script = make(world.url)
-    try:
-        saboteur, problems = await play(world.url, script, cut)
-    finally:
-        script.close()
-    assert saboteur.has_cut
-    assert problems == []
+    ((_, answer),) = tried(make, [lane], [cut])
+    assert answer.has_cut
+    assert answer.problems == []
+
+
+class Forgetful(Working):
+    """Has its process lose what a killed one has left: it deletes whatever is leased."""
+
+    @contextlib.asynccontextmanager
+    async def running(self, url: str) -> AsyncIterator[None]:
+        self.world.db.execute("DELETE FROM outbox_job WHERE reserved_by = 'w1' AND task = 'kept'")
+        self.world.db.execute("UPDATE outbox_job SET attempts = 9 WHERE reserved_by = 'w1'")
+        async with super().running(url):
+            yield
+
+
+def test_what_goes_wrong_after_a_process_was_killed_is_found(lane: Lane) -> None:
+    ((_, answer),) = tried(Forgetful, [lane], [Cut(HANDLER, "slow", 1, is_after=False, kills=True)])
+    assert answer.has_cut
+    assert any("after 10 attempts" in each or "after 9 attempts" in each for each in answer.problems)
 
 
 async def test_ticks_in_another_transaction_than_their_schedule_are_found(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Link.run
 
@@ -223,9 +351,5 @@ async def test_ticks_in_another_transaction_than_their_schedule_are_found(
         return run(link, make, **(options | {"atomic": False}))
 
     monkeypatch.setattr(Link, "run", never_atomic)
-    script = Working(world.url)
-    try:
-        _, problems = await play(world.url, script, Cut("upkeep", "cron_move", 1, is_after=False))
-    finally:
-        script.close()
+    _, problems = await played(lane, Working, Cut("upkeep", "cron_move", 1, is_after=False))
     assert any("ticks were enqueued twice" in each for each in problems)

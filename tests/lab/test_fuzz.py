@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from lab.fuzz import campaign
 from lab.fuzz import places as lab_places
 from lab.fuzz.campaign import Tally, line, numbered_case, report, run_target, shares
 from lab.fuzz.catalogue import TARGETS, by_name
 from lab.fuzz.command import SECRET
 from lab.fuzz.places import Places
 from lab.fuzz.smaller import smaller
-from lab.fuzz.target import ACCEPTED, Case, OneByOne, Result, Verdict, failed, refused
+from lab.fuzz.target import ACCEPTED, Case, OneByOne, Result, Target, Verdict, failed, refused
+from lab.journal import Journal
 
 from fencepost.cli import redaction
 from fencepost.cli.settings import addresses
@@ -31,7 +34,7 @@ CASES = {
     "enqueue": 400, "enqueue-async": 100, "enqueue-asyncpg": 80, "enqueue-psycopg2": 80, "foreign": 25,
     "jobs": 80, "schedules": 80, "receivers": 150, "travel": 600, "received": 1_000, "addresses": 30,
     "configuration": 30, "commands": 20, "http-answers": 60, "redis-answers": 30, "nats-answers": 30,
-    "mqtt-answers": 20,
+    "mqtt-answers": 20, "rabbitmq-answers": 15, "sqs-answers": 15, "sns-answers": 10,
 }  # fmt: skip
 MOST_PLANTED = {"enqueue": 40, "jobs": 20}
 """Enough to find what is planted; what fails costs more time than what holds."""
@@ -190,6 +193,36 @@ def test_the_same_seed_makes_the_same_case(name: str) -> None:
 def _without_places(text: str) -> str:
     """Leave out where objects lie in memory."""
     return text.partition(" at 0x")[0]
+
+
+class Short(Lengths):
+    """Text that is accepted, or empty; the seed's cases are counted."""
+
+    batch = 10
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def one(self, case: Case) -> Result:
+        self.asked += 1
+        return super().one({"text": case["text"][:3]})
+
+
+def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ran(target: Target) -> Tally:
+        with lab_places.places() as none:
+            (tally,) = campaign.run([target], none, Journal(kept), seed=1, cases=50, say=lambda _: None)
+        return tally
+
+    monkeypatch.setattr(campaign, "KEEPING_SECONDS", -1)
+    kept, target = tmp_path / "cases", Short()
+    whole = ran(target)
+    assert target.asked == whole.cases == 50
+    lines = kept.read_text().splitlines()
+    kept.write_text("\n".join([*lines[:2], lines[2][:40]]))  # as if it had been killed there
+    again = ran(target)
+    assert target.asked == 50 + 30
+    assert (again.cases, again.verdicts, again.refusals) == (whole.cases, whole.verdicts, whole.refusals)
 
 
 def test_every_target_gets_its_share() -> None:

@@ -54,6 +54,7 @@ class RabbitServer(ServerProcess):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 f"-kernel inet_dist_use_interface {{127,0,0,1}} -setcookie {COOKIE} +S 1:1 +sbwt none -noinput"
             ),
+            "ERL_CRASH_DUMP": str(directory / "erl_crash.dump"),  # and not where the tests were started
             # Makes the script replace itself by the virtual machine, so that our pid is the broker's.
             "RABBITMQ_ALLOW_INPUT": "1",
             "ERL_EPMD_PORT": str(mapper_port),

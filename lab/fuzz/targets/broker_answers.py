@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from uuid import uuid4
 
@@ -25,7 +24,8 @@ from fencepost.publishers.nats.publisher import NatsPublisher
 from fencepost.publishers.redis.publisher import RedisPublisher
 from fencepost.testing import sample_message
 from lab.fuzz import values
-from lab.fuzz.answers import DELIVERED, TIMEOUT, AnswerProxy, Answers, Lane, as_result, how_it_is_sent
+from lab.fuzz.answers import DELIVERED, TIMEOUT, Lane, as_result
+from lab.fuzz.brokers import BrokerAnswers
 from lab.fuzz.places import Places
 from lab.fuzz.target import Case, Result, failed
 
@@ -140,57 +140,7 @@ MQTT_ANSWERS = (
 )
 
 
-class _BrokerAnswers(Answers):
-    made_up: tuple[bytes, ...] = ()
-    """None of them is an acknowledgement."""
-
-    def case(self, chance: Random) -> Case:
-        if self.made_up and values.often(chance, 0.4):
-            answer = chance.choice(self.made_up)
-            if values.often(chance, 0.2):
-                answer = values.data(chance)
-            return {"how": "made up", "bytes": answer, **how_it_is_sent(chance, len(answer))}
-        how = "damaged" if values.often(chance, 0.7) else "as it is"
-        return {"how": how, "chance": chance.randrange(2**32), **how_it_is_sent(chance, 40)}
-
-    async def lane(self, stack: AsyncExitStack, places: Places, number: int) -> Lane:
-        if number == 0:
-            await stack.enter_async_context(self.broker(places))
-        proxy = await stack.enter_async_context(AnswerProxy(self.port).running())
-        return Lane(self.publisher(proxy.port), proxy)
-
-    @abstractmethod
-    def broker(self, places: Places) -> AbstractAsyncContextManager[None]:
-        """Have the broker, and a client of our own."""
-
-    @property
-    @abstractmethod
-    def port(self) -> int:
-        """Where the broker listens."""
-
-    @abstractmethod
-    def publisher(self, port: int) -> DestinationPublisher:
-        """Return a publisher to this port."""
-
-    async def stored(self, message: Message) -> bool | None:
-        """Tell whether the broker has a message; None where it cannot be asked."""
-        return None
-
-    def is_calm(self, case: Case) -> bool:
-        return case.get("how") == "as it is" and case.get("end") is None
-
-    async def verdict(self, lane: Lane, case: Case, message: Message, outcome: str) -> Result:
-        if outcome == DELIVERED:
-            if case.get("how") == "made up":
-                return failed("delivered after a made-up answer", case.get("bytes", b"")[:300])
-            if await self.stored(message) is False:
-                return failed("delivered, and not stored", message.message_id)
-        elif lane.is_calm and self.is_calm(case):
-            return failed("a whole answer was not taken", outcome)
-        return as_result(outcome)
-
-
-class RedisAnswers(_BrokerAnswers):
+class RedisAnswers(BrokerAnswers):
     name = "redis-answers"
     share = 1.5
     made_up = REDIS_ANSWERS
@@ -218,7 +168,7 @@ class RedisAnswers(_BrokerAnswers):
     _client: Redis
 
 
-class NatsAnswers(_BrokerAnswers):
+class NatsAnswers(BrokerAnswers):
     name = "nats-answers"
     share = 1.5
 
@@ -288,7 +238,7 @@ def _is_acknowledgement(answer: bytes) -> bool:
     return isinstance(found, dict) and isinstance(found.get("stream"), str) and type(found.get("seq")) is int
 
 
-class MqttAnswers(_BrokerAnswers):
+class MqttAnswers(BrokerAnswers):
     name = "mqtt-answers"
     share = 0.8
     made_up = MQTT_ANSWERS

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,10 +20,24 @@ from fencepost.cli.app import cli
 from lab.fuzz import values
 from lab.fuzz.command import SECRET, clean_environment, judged, ran
 from lab.fuzz.places import Places
-from lab.fuzz.target import Case, OneByOne, Result, Verdict, failed
+from lab.fuzz.target import Case, OneByOne, Result, Verdict, failed, refused
 
-LEFT_OUT = frozenset({"demo", "bench", "work", "dispatch", "init", "partition"})
-"""They start servers or run until they are told to end, write files, or rebuild the table."""
+UNTIL_TOLD = frozenset({"dispatch", "work"})
+"""They run until they are told to end: here, for one batch."""
+NEVER_RUN = frozenset({"demo", "bench"})
+"""They start servers: one argument too many keeps them from it, when all the others have been looked at."""
+ELSEWHERE = {"dispatch": "nothing", "work": "nothing", "partition": "nothing", "init": "made"}
+"""The databases of those that change tables, or would publish."""
+LONGEST = 60
+"""Seconds after which a command hangs: each takes one or two, on a machine that does other things more."""
+FITTING = {
+    "to": ("stdout:", "http://127.0.0.1:1/", "nats://127.0.0.1:1"),
+    "publisher": ("lab.fuzz.commanded:publish", "lab.fuzz.commanded:missing", "lab.missing:x"),
+    "routes": ("*=stdout:", "a.*=mail", "a=mail,mail", "=", "*="),
+    "destinations": ("mail=stdout:", "mail=http://127.0.0.1:1/", "mail=", "=x"),
+    "jobs": ("lab.fuzz.commanded:jobs", "lab.fuzz.commanded:jobs", "lab.fuzz.commanded:publish", "lab.missing:x"),
+}
+"""Values that a parameter can do something with."""
 NOT_OURS = frozenset({"--config", "--store", "--debug", "--watch", "--schema", "--table", "--help"})
 TEXTS = (
     *(
@@ -88,7 +104,7 @@ def _walked(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tup
         context = click.Context(command)
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
-            if inner is not None and not (not path and name in LEFT_OUT):
+            if inner is not None:
                 yield from _walked(inner, (*path, name))
     else:
         yield path, command
@@ -107,22 +123,32 @@ class Commands(OneByOne):
         self._folder.mkdir(exist_ok=True)
         url = places.database("operators")
         _fill(url)
-        # A password that the server does not ask for: it must not be shown for all that.
-        self._store = url.replace("postgres@", f"postgres:{SECRET}@", 1)
+        self._stores = {name: _with_secret(places.database(name)) for name in set(ELSEWHERE.values())}
+        self._stores[""] = _with_secret(url)
         with clean_environment() as self._environ:
             yield
 
     _folder: Path
-    _store: str
+    _stores: dict[str, str]
     _environ: dict[str, str]
 
     def case(self, chance: Random) -> Case:
         path = chance.choice(list(self._commands))
-        return {"arguments": [*path, *_arguments(chance, self._commands[path])]}
+        arguments = [*path, *_arguments(chance, self._commands[path], makes=path == ("init",))]
+        if path[0] in UNTIL_TOLD:
+            arguments.append("--once")
+        if path[0] in NEVER_RUN:
+            arguments += ["--", "one", "too many"]
+        return {"arguments": arguments}
 
     def one(self, case: Case) -> Result:
         arguments = [each.replace("\x00", "") for each in case.get("arguments", [])]
-        said = ran(arguments, self._folder, self._environ | {"FENCEPOST_STORE": self._store})
+        name = arguments[0] if arguments else ""
+        if name in UNTIL_TOLD | NEVER_RUN and not {"--once", "too many"} & set(arguments):
+            return refused("made smaller: it would run")
+        store = self._stores[ELSEWHERE.get(name, "")]
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder, _in_time():
+            said = ran(arguments, Path(folder), self._environ | {"FENCEPOST_STORE": store})
         result = judged(said)
         if (
             result.verdict is Verdict.ACCEPTED
@@ -137,11 +163,31 @@ class Commands(OneByOne):
         return result
 
 
-def _arguments(chance: Random, command: click.Command) -> Iterator[str]:
+def _with_secret(url: str) -> str:
+    """Return an address with a password that the server does not ask for: it must not be shown for all that."""
+    return url.replace("postgres@", f"postgres:{SECRET}@", 1)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    def hang(*_: object) -> None:
+        raise TimeoutError(f"it did not end within {LONGEST} s")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(LONGEST)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _arguments(chance: Random, command: click.Command, *, makes: bool) -> Iterator[str]:
+    left_out = NOT_OURS - {"--schema", "--table"} if makes else NOT_OURS
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
             yield from (_value(chance, parameter) for _ in range(chance.choice((0, 1, 1, 1, 2))))
-        elif isinstance(parameter, click.Option) and not NOT_OURS & set(parameter.opts):
+        elif isinstance(parameter, click.Option) and not left_out & set(parameter.opts):
             share = 0.8 if parameter.required else 0.25
             if values.often(chance, share):
                 yield chance.choice([*parameter.opts, *parameter.secondary_opts])
@@ -154,6 +200,8 @@ def _arguments(chance: Random, command: click.Command) -> Iterator[str]:
 def _value(chance: Random, parameter: click.Parameter) -> str:
     if isinstance(parameter.type, click.Choice) and values.often(chance, 0.8):
         return str(chance.choice(list(parameter.type.choices)))
+    if parameter.name in FITTING and values.often(chance, 0.7):
+        return chance.choice(FITTING[parameter.name])
     kind = chance.randrange(5)
     if kind == 0:
         return chance.choice(("1", "2", "3", "10", "100"))

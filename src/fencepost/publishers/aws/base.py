@@ -86,7 +86,8 @@ class AwsPublisher(BatchPublisher):
         self._understood = (
             *(botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError),
             *(botocore.parsers.ResponseParserError, aiohttp.ClientError, OSError),
-            *(AttributeError, KeyError, TypeError, ValueError),  # its parsers, when something else answers
+            # Its parsers, when something else answers: the last one where lists are nested too deeply.
+            *(AttributeError, KeyError, TypeError, ValueError, RecursionError),
         )
         address = parse_address(url, options=OPTIONS)
         self._shown = address.display
