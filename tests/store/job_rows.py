@@ -147,6 +147,7 @@ ACTIONS: Mapping[str, Action] = {
     "done": DONE,
     "retry": Reschedule(Event.RETRY, timedelta(seconds=5), "retry", refund_attempt=False),
     "defer": Reschedule(Event.DEFER, timedelta(hours=1), "defer", refund_attempt=True),
+    "cut off": Reschedule(Event.CANCELLED, timedelta(0), "cut off", refund_attempt=True, is_unknown=True),
     "release": Release(),
     "fail": Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, "dead"),
 }

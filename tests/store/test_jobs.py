@@ -122,7 +122,10 @@ def test_a_unique_key_finds_the_open_job_and_is_free_once_it_is_finished(db: Con
     held = claim_jobs(db)
     assert not JOBS.enqueue(db, "plain", {"a": 1}, unique_key="k").created  # it runs
     finish(db, held, DONE)
-    assert JOBS.enqueue(db, "plain", {"a": 1}, unique_key="k").created
+    third = JOBS.enqueue(db, "plain", {"a": 1}, unique_key="k")
+    assert third.created
+    # The finished one of the same key is older, and is not the one that is found.
+    assert JOBS.enqueue(db, "plain", {"a": 1}, unique_key="k").id == third.id
 
 
 def test_many_at_once_with_one_unique_key_make_one_job(url: str, db: Connection, way: str) -> None:
@@ -234,7 +237,8 @@ def test_a_given_back_job_is_not_its_old_holders_any_more(db: Connection, write:
     lost = write(db, [held])
     assert job_row(db, row_id).xmin == xmin
     # Whoever wants it in the very state in which it stands under his token repeats his own write.
-    assert lost == (frozenset() if write in (WRITES["release"], WRITES["retry"], WRITES["defer"]) else {row_id})
+    repeats = [WRITES[name] for name in ("release", "retry", "defer", "cut off")]
+    assert lost == (frozenset() if write in repeats else {row_id})
 
 
 @pytest.mark.parametrize("action", list(ACTIONS.values()), ids=list(ACTIONS))
@@ -272,6 +276,26 @@ def test_a_batch_of_many_tokens_is_written_at_once(db: Connection) -> None:
     assert [each.status for each in all_jobs(db)] == ["done", "done", "queued", "done", "done", "done"]
 
 
+def test_each_job_of_a_batch_gets_what_is_its_own(db: Connection) -> None:
+    add_jobs(db, 4)
+    one, two, three, four = claim_jobs(db)
+    gone = Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, "gone")
+    tired = Dead(Event.EXHAUST, Outcome.EXHAUSTED, "tired")
+    results = [
+        Finished(four, tired, None),
+        Finished(one, DONE, '"first"'),
+        Finished(three, gone, None),
+        Finished(two, DONE, '"second"'),
+    ]
+    assert do(db, job_fenced.finalize(CATALOG, results)) == frozenset()
+    assert [(each.outcome, each.result, each.last_error) for each in all_jobs(db)] == [
+        ("completed", "first", None),
+        ("completed", "second", None),
+        ("permanent", None, "gone"),
+        ("exhausted", None, "tired"),
+    ]
+
+
 def test_a_heartbeat_extends_the_lease_and_takes_progress_along(db: Connection) -> None:
     ids = add_jobs(db, 2)
     held = claim_jobs(db)
@@ -280,6 +304,8 @@ def test_a_heartbeat_extends_the_lease_and_takes_progress_along(db: Connection) 
     rows = all_jobs(db)
     assert all(each.lease_left is not None and each.lease_left > 25 for each in rows)
     assert [each.progress for each in rows] == [None, {"at": 7}]
+    assert do(db, job_fenced.heartbeat(CATALOG, held, timedelta(seconds=30))) == frozenset()
+    assert [each.progress for each in all_jobs(db)] == [None, {"at": 7}]  # a beat without news wipes nothing out
 
 
 def test_a_heartbeat_does_not_wait_for_a_row_that_is_being_finalized(
@@ -478,6 +504,7 @@ _HELD: dict[Event, Any] = {
     Event.RETRY: lambda db, held: finish(db, [held], ACTIONS["retry"]),
     Event.DEFER: lambda db, held: finish(db, [held], ACTIONS["defer"]),
     Event.RELEASE: lambda db, held: finish(db, [held], Release()),
+    Event.CANCELLED: lambda db, held: finish(db, [held], ACTIONS["cut off"]),
     Event.PERMANENT_FAILURE: lambda db, held: finish(db, [held], ACTIONS["fail"]),
     Event.RECLAIM: _reclaim,
 }

@@ -94,6 +94,17 @@ def test_only_the_dead_are_moved_and_only_they_are_audited(db: Connection) -> No
     assert OUTBOX.retry_dead(db, [], actor="ann") == []
 
 
+def test_an_operator_does_not_wait_for_what_is_not_dead(db: Connection, db2: Connection) -> None:
+    (dead,) = bury(db)
+    (held_up,) = add(db)
+    db2.execute("BEGIN")
+    db2.execute("SELECT FROM outbox WHERE id = %s FOR UPDATE", [held_up])
+    db.execute("SET lock_timeout = '2s'")
+    assert OUTBOX.retry_dead(db, [held_up, dead], actor="ann") == [dead]
+    db2.execute("ROLLBACK")
+    db.execute("RESET lock_timeout")
+
+
 def test_two_operators_at_once_one_of_them_moves_the_row(db: Connection, url: str) -> None:
     """The second waits for the first and then finds nothing dead."""
     (row_id,) = bury(db)

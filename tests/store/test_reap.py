@@ -103,6 +103,17 @@ def test_a_live_lease_and_a_row_with_attempts_left_are_not_touched(db: Connectio
     assert [each.xmin for each in all_rows(db)] == [each.xmin for each in before]
 
 
+def test_a_queues_own_limit_counts_before_that_of_whoever_reaps(db: Connection) -> None:
+    for name in ("strict", "patient", "plain"):
+        add(db, queue=name)
+    OUTBOX.set_queue(db, "strict", "ann", max_attempts=1)
+    OUTBOX.set_queue(db, "patient", "ann", max_attempts=5)
+    claim(db)
+    expire(db)
+    assert OUTBOX.reap(db, max_attempts=1) == 2
+    assert [each.status for each in all_rows(db)] == ["dead", "processing", "dead"]
+
+
 def test_one_step_moves_at_most_its_limit_and_the_next_one_goes_on(db: Connection) -> None:
     for name in ("a", "b"):
         add(db, 5, queue=name)
