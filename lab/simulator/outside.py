@@ -49,10 +49,12 @@ class Producers(Client):
         while True:
             with contextlib.suppress(psycopg.OperationalError):
                 session = self.run.server.admit(self, "produce")
-                await self._written(session, messages)
-                break
+                try:
+                    await self._written(session, messages)
+                    break
+                finally:
+                    session.end()
             await asyncio.sleep(0.05)  # the server is down: a caller would tell its own caller, and be asked again
-        session.end()
         self.left -= 1
 
     async def _written(self, session: ServerSession, messages: Sequence[Planned]) -> None:

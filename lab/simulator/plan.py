@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 STATEMENT_FAULTS = (
     "cut before", "cut after", "cut after", "hole before", "hole after", "slow", "slow", "late", "time-out",
@@ -113,6 +114,10 @@ class Plan:
     takes_batches: bool
     resolves: bool
     """An operator retries, or skips, what is dead at the end."""
+    rate: float | None = None
+    """Messages a second that the queue lets through."""
+    keeps_ledger: bool = False
+    retention: float | None = None
     messages: tuple[Planned, ...] = ()
     faults: tuple[Fault, ...] = field(default=())
 
@@ -198,13 +203,23 @@ def plan_of(seed: int) -> Plan:
     faults = _faults(chance, plan, chance.choice((0, 1, 1, 1, 2, 2) if is_small else (1, 2, 3, 4, 6)))
     if any(fault.kind == POISON for fault in faults):
         plan = replace(plan, max_attempts=min(plan.max_attempts, 3), pace=0.006, takes_batches=False)
-    return replace(plan, faults=faults)
+    return replace(plan, faults=faults, **_of_queue(chance, plan))
+
+
+def _of_queue(chance: random.Random, plan: Plan) -> dict[str, Any]:
+    """Draw what most queues do without."""
+    return {
+        # (Probes go past the rate.)
+        "rate": chance.choice((4.0, 10.0)) if chance.random() < 0.06 and not plan.breaker_failures else None,
+        "keeps_ledger": chance.random() < 0.1,
+        "retention": chance.choice((0.0, 0.2)) if chance.random() < 0.1 else None,
+    }
 
 
 def _messages(chance: random.Random, many: int) -> tuple[Planned, ...]:
     keys = [f"k{number}" for number in range(chance.choice((1, 1, 2, 4)))]
     ordered = chance.choice((0.0, 0.5, 0.8, 1.0))
-    recovery = chance.choice(("auto", "auto", "auto", "manual"))
+    recovery = chance.choice(("auto", "auto", "verify", "manual"))
     span = chance.choice((0.0, 0.0, 0.05, 0.4))
     messages: list[Planned] = []
     transaction = 0

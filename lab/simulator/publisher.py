@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.errors import Defer, Permanent, Retryable
 from fencepost.publishers.base import Delivery
@@ -52,8 +53,14 @@ class Receiver:
             raise
         run.watch.told(publish, "delivered")
 
+    async def verify(self, message: Message, delivery: Delivery) -> Verdict:
+        """Tell whether an earlier attempt has arrived."""
+        await asyncio.sleep(self._process.run.latency())
+        return self._process.run.watch.verdict(message.id, delivery.token)
+
     async def _send(self, publish: Publish, fault: Fault | None) -> None:
         kind = "" if fault is None else fault.kind
+        publish.is_on_its_way = kind in ARRIVES or kind == "pause before"
         run, process, loop = self._process.run, self._process, asyncio.get_running_loop()
         pace = run.plan.pace if publish.nth == 1 else run.plan.pace_again
         seconds = FASTEST + pace * run.chance.random()
@@ -133,6 +140,8 @@ class BatchReceiver(Receiver):
         super().__init__(process)
         self._batches: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """Row ids and tokens of each batch under way, by those of each of its messages."""
+        self._unheard: set[tuple[int, int]] = set()
+        """The first of each batch that has ignored its time-out: nobody listens to the rest of it."""
 
     async def publish_batch(
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
@@ -164,7 +173,12 @@ class BatchReceiver(Receiver):
             raise
         except BaseException as error:  # noqa: BLE001 - an outcome, as publishers of batches give them
             return error
+        finally:
+            if batch[0] in self._unheard:
+                self._process.run.watch.cut_off(batch)
         return None
 
     def _ignores_time_out(self, publish: Publish) -> None:
-        self._process.run.watch.cut_off(self._batches[publish.row_id, publish.token])
+        batch = self._batches[publish.row_id, publish.token]
+        self._unheard.add(batch[0])
+        self._process.run.watch.cut_off(batch)

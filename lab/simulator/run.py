@@ -13,7 +13,7 @@ from typing import Any
 from fencepost.config import DispatcherSettings
 from fencepost.runtime.link import Limits
 from fencepost.store.catalog import Catalog, Names
-from lab.fake_store.rows import OUTBOX
+from lab.fake_store.rows import OUTBOX, QUEUE, QueueRow, micros
 from lab.simulator import seams
 from lab.simulator.loop import Endless, World
 from lab.simulator.outside import Operator, Producers
@@ -75,7 +75,7 @@ class Run:
         self.hurt: list[tuple[float, str]] = []
         """What happened to all processes at once; see `Process.hurt`."""
         self.rolled_back: set[int] = set()
-        self.retention_micros: int | None = None
+        self.retention_micros = None if plan.retention is None else micros(plan.retention)
         self.listeners: list[ServerSession] = []
         self.writer: ServerSession | None = None
         self.statement_faults = {
@@ -88,6 +88,9 @@ class Run:
         self.watch = Watch(self)
         self.server = Server(self)
         self.database = WatchedDatabase(self)
+        queue = QueueRow("default", rate=plan.rate, ledger=plan.keeps_ledger)
+        if queue != QueueRow("default"):
+            self.database.committed[QUEUE]["default"] = queue
         self.producers = Producers(self)
         self.operator = Operator(self)
         self.processes = [Process(self, number) for number in range(plan.processes)]
@@ -178,8 +181,10 @@ class Run:
                 f"{row.id} ({row.status}, attempts {row.attempts}, {row.recovery_policy})"
                 for row in map(rows.__getitem__, sorted(self.watch.open)[:10])
             ]
-            held = [f"{each.name} holds {each.held}" for each in self.processes if each.is_up and each.held]
-            self.watch.violated("I1", f"not drained in time: open rows {', '.join(left)}; {'; '.join(held)}")
+            busy = [f"{each.name} holds {each.held}" for each in self.processes if each.is_up and each.held]
+            busy += [f"{each.name} is held" for each in self.processes if each.is_up and each.is_held]
+            busy += [f"{self.producers.left} producers and {self.operator.busy} operators are at it"]
+            self.watch.violated("I1", f"not drained in time: open rows {', '.join(left)}; {'; '.join(busy)}")
 
     def _is_settled(self) -> bool:
         if self.is_finished:
@@ -243,5 +248,6 @@ def _settings(plan: Plan) -> DispatcherSettings:
         breaker_failures=plan.breaker_failures,
         breaker_cap=timedelta(seconds=0.5),
         outage_budget=timedelta(seconds=1.0),
+        retention=None if plan.retention is None else timedelta(seconds=plan.retention),
         ledger_retention=None,
     )

@@ -121,7 +121,7 @@ def simulated() -> Iterator[None]:
             (lifecycle.LeaseHolder, "_check_schema", _check_schema),
             # (Every loop keeps its tasks; a list of all tasks would cost as much as the tasks.)
             (asyncio.tasks._all_tasks, "add", bool),  # type: ignore[attr-defined] # noqa: SLF001 - see above
-            (retention, "REST_SECONDS", 1.0),
+            (retention, "REST_SECONDS", 0.15),
             # The first looks in vain come less close together: nearly half of all steps were such looks.
             (pacing, "LEAST_PAUSE", 0.04),
         ):

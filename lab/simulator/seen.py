@@ -39,6 +39,8 @@ class Publish:
     cause: str | None
     """Why there was another one after the one before; None for the first."""
     told: str | None = None
+    is_on_its_way: bool = False
+    """It has not arrived, and will, or may."""
     accepted_at: list[float] = field(default_factory=list)
 
 
@@ -61,6 +63,11 @@ class Seen:
         """Rows that an operator had a hand in."""
         self.first_accepted: dict[str, int] = {}
         """Of each key, the highest row id that was accepted, and not touched."""
+        self.attempts: set[tuple[int, str]] = set()
+        """Row ids and tokens in the ledger; without those that have ended."""
+        self.claimed_at: list[float] = []
+        self.verified: set[tuple[int, int]] = set()
+        """Row ids and tokens of which a receiver has said that they had arrived before."""
         self.done_by: Counter[Label] = Counter()
         self.commits = 0
 

@@ -71,7 +71,8 @@ class Watch(RowWatch, PublishWatch):
                 self.violated("I1", f"row {row_id} stands as delivered and was never accepted")
         self._none_ran_out()
         for process in self._run.processes:
-            if process.is_up and not self.violations:
+            # (A result whose answer was lost may find its row purged.)
+            if process.is_up and not self.violations and self._run.plan.retention is None:
                 self._counted_right(process)
         if not self.violations:
             self._innocents_live()
@@ -95,7 +96,7 @@ class Watch(RowWatch, PublishWatch):
             return
         rows = self._run.database.committed[OUTBOX]
         for row_id in sorted(self.dead):
-            if row_id != self.rows_of.get(poison) and row_id in rows and rows[row_id].recovery_policy != "manual":
+            if row_id != self.rows_of.get(poison) and row_id in rows and rows[row_id].recovery_policy == "auto":
                 self.violated(
                     "I13", f"row {row_id} is dead ({rows[row_id].outcome}) of its neighbour, a poison message"
                 )

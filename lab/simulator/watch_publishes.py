@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.publishers.base import Delivery
 from lab.fake_store.rows import OUTBOX
@@ -36,6 +37,8 @@ class PublishWatch(Seen):
             self.violated("I2", f"{process.label} publishes row {row_id} under token {token}, which it never had")
             return Publish(number, 1, row_id, token, process, run.world.now, None)
         before = self.publishes.setdefault(row_id, [])
+        if run.plan.keeps_ledger and lease.ended is None and (row_id, str(token)) not in self.attempts:
+            self.violated("ledger", f"row {row_id} is published under token {token}, which is not written down")
         if any(each.token == token for each in before):
             self.violated("I3", f"row {row_id} is published twice under token {token}")
         elif lease.until < run.database.now() and not run.plan.takes_batches:
@@ -82,13 +85,24 @@ class PublishWatch(Seen):
                 if publish.token == token:
                     self.told(publish, "cut off")
 
+    def verdict(self, row_id: int, token: int) -> Verdict:
+        """Say what a receiver knows of the attempts so far."""
+        attempts = self.publishes.get(row_id, [])
+        if any(each.accepted_at for each in attempts):
+            self.verified.add((row_id, token))
+            return Verdict.DONE
+        return Verdict.UNKNOWN if any(each.is_on_its_way for each in attempts) else Verdict.NOT_DONE
+
     def accepted(self, publish: Publish) -> None:
         """The receiver has taken a message."""
         row_id, run = publish.row_id, self._run
         is_first = not any(each.accepted_at for each in self.publishes[row_id])
         publish.accepted_at.append(run.world.now)
+        publish.is_on_its_way = False
         run.trace("receiver", "takes", publish.number, "token", publish.token)
         row = run.database.committed[OUTBOX].get(row_id)
+        if row is not None and row.recovery_policy == "verify" and not is_first and row_id not in self.touched:
+            self.violated("I15", f"row {row_id} was accepted twice, although the receiver could be asked")
         key = None if row is None else row.ordering_key
         if key is None or not is_first or row_id in self.touched:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lab.fake_store.rows import OUTBOX, OutboxRow, Table
+from lab.fake_store.rows import ATTEMPT, OUTBOX, OutboxRow, Table
 from lab.simulator.seen import Lease, Seen
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ class RowWatch(Seen):
             written: rows by table and key; None where it is deleted.
             committed: what stood there until now.
         """
+        for attempt in written.get(ATTEMPT, {}).values():
+            (self.attempts.add if attempt.ended_at is None else self.attempts.discard)(
+                (attempt.row_id, attempt.token)
+            )
         rows = written.get(OUTBOX)
         if not rows:
             return
@@ -120,9 +124,21 @@ class RowWatch(Seen):
             self.violated("I9", f"a claim of row {after.id} raised the token to {after.lease_version}")
         if after.attempts != before.attempts + 1:
             self.violated("I7", f"a claim of row {after.id} left it at {after.attempts} attempts")
+        self._claimed_in_time()
         self.leases[after.id, after.lease_version] = Lease(
             session.process, session.label, self._run.world.now, after.lease_until or 0
         )
+
+    def _claimed_in_time(self) -> None:
+        """In no span of time more were claimed than the rate lets through, and a bucket full."""
+        rate, now = self._run.plan.rate, self._run.world.now
+        if rate is None:
+            return
+        self.claimed_at.append(now)
+        for many, since in enumerate(reversed(self.claimed_at), 1):
+            if many > rate * (now - since) + max(rate, 1.0) + 0.01:
+                self.violated("rate", f"{many} messages were claimed in {now - since:.2f} s at {rate:g} a second")
+                return
 
     def _left_or_kept(self, session: ServerSession, before: OutboxRow, after: OutboxRow) -> None:
         lease = self.leases[before.id, before.lease_version]
@@ -147,7 +163,13 @@ class RowWatch(Seen):
         if after.status == "processing":
             lease.until = after.lease_until or 0
             return
+        self._given_up(session, lease, before, after)
+
+    def _given_up(self, session: ServerSession, lease: Lease, before: OutboxRow, after: OutboxRow) -> None:
+        """Its holder has written what became of it."""
         lease.ended = f"made {after.status}"
+        if (after.id, str(after.lease_version)) in self.attempts:
+            self.violated("ledger", f"row {after.id} was made {after.status}, and its attempt has no end")
         if after.status == "done":
             self.done_by[session.label] += 1
             self._closed(before)
@@ -167,7 +189,12 @@ class RowWatch(Seen):
         if row.ordering_key is not None and self.keys[row.ordering_key][0] != row.id:
             return
         ended = run.seconds_of(row.lease_until or 0)
-        if plan.breaker_failures or run.was_paused or not any(each.is_well_since(ended) for each in run.processes):
+        if (
+            plan.breaker_failures
+            or plan.rate
+            or run.was_paused
+            or not any(each.is_well_since(ended) for each in run.processes)
+        ):
             return
         rows = run.database.committed[OUTBOX]
         suspects = sum(1 for each in self.open if rows[each].reclaim_count or rows[each].status == "processing")
@@ -178,7 +205,8 @@ class RowWatch(Seen):
 
     def _closed(self, row: OutboxRow) -> None:
         mine = [each for each in self.publishes.get(row.id, ()) if each.token == row.lease_version]
-        if not mine or mine[-1].told != "delivered":
+        is_said = bool(mine) and mine[-1].told == "delivered"
+        if not is_said and (row.id, row.lease_version) not in self.verified:
             self.violated("I1", f"row {row.id} was closed as delivered, and nobody said so")
 
     def _given_back(self, lease: Lease, row: OutboxRow) -> None:

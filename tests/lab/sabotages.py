@@ -17,6 +17,7 @@ from lab.simulator.plan import Fault, Plan, plan_of
 
 from fencepost.core.lease import TrustWindow
 from fencepost.core.outcome import Unstarted
+from fencepost.core.records import Claimed
 from fencepost.runtime import claimer, flight, lanes, publishing
 from fencepost.runtime.dispatcher import Dispatcher
 from fencepost.runtime.finalizer import Finalizer
@@ -24,7 +25,7 @@ from fencepost.runtime.held import Held, Holding, Stage
 from fencepost.runtime.lanes import Lane
 from fencepost.runtime.publishing import DELIVERED
 from fencepost.runtime.results import MessageResults
-from fencepost.store import fenced
+from fencepost.store import fenced, ledger
 
 Patch = Any
 
@@ -89,6 +90,22 @@ def turns_not_looked_at() -> Patch:
         return [(row.id,) for row in mine]
 
     return _statement("mark_done_ordered", mark_done_ordered)
+
+
+def rate_not_spent() -> Patch:
+    async def rate_spend(turn: Any, params: Any) -> list[Any]:
+        return []
+
+    return _statement("rate_spend", rate_spend)
+
+
+def purged_too_early() -> Patch:
+    honest = STATEMENTS["purge"]
+
+    async def purge(turn: Any, params: Any) -> list[Any]:
+        return await honest(turn, {**params, "older_than": 0.0})
+
+    return _statement("purge", purge)
 
 
 # --- the runtime's part ----------------------------------------------------------------------------------
@@ -200,6 +217,14 @@ def ordered_results_without_a_transaction() -> Patch:
     return mock.patch.object(MessageResults, "needs_transaction", return_value=False)
 
 
+def nobody_asked_before_a_repeat() -> Patch:
+    return mock.patch.object(Claimed, "is_to_verify", False)
+
+
+def ends_not_written_down() -> Patch:
+    return mock.patch.object(ledger, "close_for", return_value=())
+
+
 @contextlib.contextmanager
 def _both(*patches: Patch) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -278,6 +303,28 @@ def failures(seed: int) -> Plan:
     return replace(Plan.plain(seed, faults=faults, keys=seed % 3, messages=6), max_attempts=2)
 
 
+def verified(seed: int) -> Plan:
+    """Make a plan of failures that are none, of messages whose receiver can be asked."""
+    plan = failures(seed)
+    faults = tuple(replace(each, kind="false failure") for each in plan.faults)
+    return replace(plan, faults=faults, messages=tuple(replace(each, recovery="verify") for each in plan.messages))
+
+
+def rated(seed: int) -> Plan:
+    """Make a plan of more messages than a rate lets through at once."""
+    return replace(Plan.plain(seed, faults=(), keys=seed % 3), rate=4.0, batch=3)
+
+
+def written_down(seed: int) -> Plan:
+    """Make a plan with a ledger."""
+    return replace(failures(seed), keeps_ledger=True)
+
+
+def purged(seed: int) -> Plan:
+    """Make a plan in which what is done is soon past its retention, and not at once."""
+    return replace(Plan.plain(seed, faults=(), keys=1), retention=0.5, pace=0.18)
+
+
 def parked(seed: int) -> Plan:
     """Make a plan in which a message waits behind the head of its key, whose result is written by one who dies."""
     chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
@@ -307,6 +354,10 @@ SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, froz
     turns_not_looked_at: (takeovers, range(60), frozenset({"I4"})),
     line_not_released: (stops, range(30), frozenset({"I1"})),
     ordered_results_without_a_transaction: (parked, range(60), frozenset({"I1"})),
+    rate_not_spent: (rated, range(10), frozenset({"rate"})),
+    purged_too_early: (purged, range(20), frozenset({"I16"})),
+    nobody_asked_before_a_repeat: (verified, range(20), frozenset({"I15"})),
+    ends_not_written_down: (written_down, range(10), frozenset({"ledger"})),
     every_failure_refunded: (failures, range(60), frozenset({"I1", "I3"})),
 }
 """Each with what makes the schedules, the seeds that it may take, and the guarantees that it breaks."""

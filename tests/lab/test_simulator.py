@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.lab.sabotages import SABOTAGES
 SEED, SCHEDULES = 20_261_130, 1_000
 
 
+@pytest.mark.timeout(600)  # where other work leaves it a tenth of a processor; it takes 15 s alone
 def test_schedules_keep_every_guarantee() -> None:
     totals = explore(range(SEED, SEED + SCHEDULES))
     assert totals.failed == {}
@@ -73,6 +75,16 @@ def test_a_process_that_was_paused_past_its_lease_starts_no_further_publish() ->
         results = [simulate(Plan.plain(seed, faults=(pause,), keys=1)) for seed in range(10)]
     assert [each.violations for each in results if each.violations] == []
     assert [each.faults["pause after"] for each in results] == [1] * len(results)
+
+
+def test_the_rest_of_a_batch_that_ignores_its_time_out_has_a_cause() -> None:
+    # Found by seed 5000744, a fault of the watch: nobody heard of the messages behind the one that hung.
+    plan = Plan.plain(0, faults=(Fault("publish", "stubborn", 0, 1),), keys=0, messages=3)
+    together = tuple(replace(each, transaction=0) for each in plan.messages)
+    with seams.simulated():
+        result = simulate(replace(plan, processes=1, concurrency=3, takes_batches=True, messages=together))
+    assert result.violations == []
+    assert result.duplicates == {"reported: cut off": 3}
 
 
 def test_what_is_not_needed_for_a_failure_is_left_out() -> None:
