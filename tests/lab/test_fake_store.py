@@ -30,18 +30,8 @@ MINUTE = timedelta(minutes=1)
 
 NOT_ANSWERED = (
     # The dispatcher and the worker send these only where somebody asks for them.
-    *(
-        "doctor_",
-        "schema_",
-        "migration_",
-        "partition",
-        "cron_",
-        "job_list_",
-        "job_stats_",
-        "job_stuck_",
-        "job_show",
-    ),
-    *("keys_blocked", "job_refused", "inbox_consumers", "fence_purge", "ledger_list", "ledger_retries"),
+    *("doctor_", "schema_", "migration_", "partition", "job_list_", "job_stuck_", "job_show"),
+    *("keys_blocked", "inbox_consumers"),
 )
 
 
