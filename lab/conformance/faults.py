@@ -53,21 +53,17 @@ TEXT_FAULTS = (
     ),
     TextFault("ledger_open", "ON CONFLICT (kind, row_id, token) DO NOTHING", "LIMIT 1", False),
     TextFault("ledger_close", "AND a.ended_at IS NULL", "", False),
-    TextFault("ledger_close", "AND a.token = e.token", "AND a.token = e.token AND e.result <> 'completed'", False),
-    TextFault("fence_purge", "LIMIT %(limit)s::int", "LIMIT %(limit)s::int + 1", False),
-    TextFault("job_done", "AND attempt_token = (", "AND gen_random_uuid() <> (", False),
-    TextFault(
-        "job_claim_lanes", "- coalesce(running.n, 0) AS room", "- coalesce(running.n, 1) + 1 AS room", False
-    ),
-    TextFault("job_claim_lanes", "numbered.nth <= coalesce(", "numbered.nth - 1 <= coalesce(", False),
-    TextFault("job_enqueue", "%(unique_key)s::text,", "NULLIF(%(unique_key)s::text, 'x'),", False),
+    TextFault("ledger_close", "AND a.token = e.token", "AND a.token = e.token AND e.result <> 'completed'"),
+    TextFault("job_done", "AND attempt_token = (", "AND gen_random_uuid() <> ("),
+    TextFault("job_claim_lanes", "- coalesce(running.n, 0) AS room", "- coalesce(running.n, 1) + 1 AS room"),
+    TextFault("job_claim_lanes", "numbered.nth <= coalesce(", "numbered.nth - 1 <= coalesce("),
+    TextFault("job_enqueue", "%(unique_key)s::text,", "NULLIF(%(unique_key)s::text, 'x'),"),
     TextFault("job_reclaim", "attempt_token = gen_random_uuid(),", "", False),
-    TextFault("job_reclaim", "j.attempts < j.max_attempts", "j.attempts <= j.max_attempts", False),
-    TextFault("job_requeue", "greatest(0, attempts - 1) ELSE", "attempts ELSE", False),
-    TextFault("job_retry", "attempts = 0, reclaim_count = 0,", "attempts = 0,", False),
-    TextFault("job_end", "attempt_token = gen_random_uuid(),", "", False),
+    TextFault("job_reclaim", "j.attempts < j.max_attempts", "j.attempts <= j.max_attempts"),
+    TextFault("job_requeue", "greatest(0, attempts - 1) ELSE", "attempts ELSE"),
+    TextFault("job_retry", "attempts = 0, reclaim_count = 0,", "attempts = 0,"),
     TextFault("job_heartbeat", "heartbeat_at = statement_timestamp(),", "", False),
-    TextFault("cron_move", "greatest(last_tick, %(last_tick)s::text::timestamptz)", "last_tick", False),
+    TextFault("cron_move", "greatest(last_tick, %(last_tick)s::text::timestamptz)", "last_tick"),
 )
 
 

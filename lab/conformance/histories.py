@@ -17,7 +17,7 @@ from lab.conformance import job_steps as j
 from lab.conformance import steps as s
 from lab.conformance.dice import Dice
 
-STEPS = 10
+STEPS = 9
 """Draws for each history."""
 
 _BYTES = 8
@@ -106,12 +106,12 @@ KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
     (4, lambda dice: s.ClaimWithinRate(dice.pick(WORKERS), dice.pick(QUEUES), dice.pick((10, 1, 2)))),
     (1, lambda dice: s.Purge(dice.pick((0, 2)), dice.pick((10, 1)))),
     (1, lambda _: s.PromoteStranded()),
-    (1, lambda _: s.Stats()),
+    (2, lambda _: s.Stats()),
     (2, lambda dice: s.Accept(dice.pick(("m", "n")), dice.pick((None, 1, 2)), dice.pick((None, None, 0, 1)))),
     (1, lambda dice: s.AcceptNumber(dice.pick(("k", "l")), dice.pick((1, 2, 3, 4)), dice.pick(BOTH))),
     (1, lambda dice: s.Admit(dice.pick(("f", "g")), dice.pick((1, 2, 3)))),
     (2, lambda dice: s.Break(dice.pick(QUEUES), dice.pick(BREAKS))),
-    (1, lambda dice: s.Lose(dice.pick((0, 1, 2, 3)))),
+    (2, lambda dice: s.Lose(dice.pick((0, 1, 2, 3)))),
     (1, lambda dice: s.Forget(dice.pick(("inbox", "fence")), dice.pick((0, 2)), dice.pick((10, 1)))),
     (2, lambda dice: s.Read(dice.pick(PLACES))),
     (2, lambda dice: j.ReadLedger(dice.pick(PLACES))),

@@ -65,12 +65,12 @@ KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
     (10, lambda dice: s.Pass(dice.pick((2, 1, 4, 10)))),
     (4, lambda dice: j.RetryJobs(dice.pick(PLACES))),
     (3, lambda dice: j.EndJobs(dice.pick(PLACES), dice.pick(BOTH))),
-    (2, lambda dice: j.PurgeJobs(dice.pick((0, 2)), dice.pick((10, 1)))),
-    (1, lambda dice: j.LookForJobs(dice.pick((None, "q", "r")))),
-    (1, lambda _: j.CountJobs()),
+    (4, lambda dice: j.PurgeJobs(dice.pick((0, 2)), dice.pick((10, 1)))),
+    (3, lambda dice: j.LookForJobs(dice.pick((None, "q", "r")))),
+    (3, lambda _: j.CountJobs()),
     (2, lambda dice: j.RegisterSchedule(dice.pick(SCHEDULES), dice.pick((1, 2)))),
-    (1, lambda dice: j.SignSchedules(dice.pick((("n",), ("n", "m"))))),
-    (1, lambda dice: j.LookAtSchedules(dice.pick((None, ("n",))))),
+    (2, lambda dice: j.SignSchedules(dice.pick((("n",), ("n", "m"))))),
+    (3, lambda dice: j.LookAtSchedules(dice.pick((None, ("n",))))),
     (4, lambda dice: j.Tick(dice.pick(SCHEDULES), dice.pick((1, 1, 2)), dice.pick(BOTH), dice.pick(BOTH))),
     (2, lambda dice: j.ReadLedger(dice.pick(PLACES))),
     (1, lambda dice: j.PurgeLedger(dice.pick((0, 2)), dice.pick((10, 1)))),
@@ -95,12 +95,18 @@ def _cut_off(dice: Dice) -> tuple[s.Step, ...]:
     return *claims, s.Pass(4), j.ReclaimJobs(10), j.FinishJobs(dice.pick(PLACES), dice.pick(ACTIONS))
 
 
+def _lane(dice: Dice) -> tuple[s.Step, ...]:
+    """Fill a lane: some of its jobs run when the next are claimed."""
+    job = j.EnqueueJob("u", dice.pick(("a", "b")), "q", None, 0, 0, "auto", 2)
+    return job, job, job, j.ClaimLanes(_terms(dice), "q", 1), j.ClaimLanes(_terms(dice), "q", 10)
+
+
 def _schedule(dice: Dice) -> tuple[s.Step, ...]:
     tick = j.Tick("n", dice.pick((1, 1, 2)), dice.pick(BOTH), dice.pick(BOTH))
     return j.RegisterSchedule("n", 1), s.Pass(dice.pick((2, 1))), tick
 
 
-MOTIFS = (*[_take_over] * 2, *[_claim_and_finish] * 4, _cut_off, _schedule)
+MOTIFS = (*[_take_over] * 2, *[_claim_and_finish] * 4, _cut_off, _lane, _schedule)
 
 
 _ALL: s.Places = (0, 1, 2, 3, 4, 5)

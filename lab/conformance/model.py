@@ -299,7 +299,8 @@ class Model:
             self._probed(step, at, before)
             return
         after, result = _broken(before, step.what, at)
-        at.sight.put(("queue", step.queue), after)
+        if after != before:  # (what is not written is not held: another session may change it)
+            at.sight.put(("queue", step.queue), after)
         demand(at.result == result, f"{step.what} returned {at.result}, not {result}")
 
     def _probed(self, step: s.Break, at: Judged, before: Queue) -> None:

@@ -25,7 +25,7 @@ SEED = 20261130
 
 Stores = list[FakeStore | PostgresStore]
 
-HISTORIES_FOR_ALL = 500
+HISTORIES_FOR_ALL = 400
 """So many reach every statement that is not left out."""
 
 STEPS = {
