@@ -65,8 +65,9 @@ chaos: $(VENV)/dev servers ## real servers and processes under faults, then judg
 stale: $(VENV)/dev ## 100,000 forced finalizes with a stale token, of which none may change a row: COUNT=…
 	$(BIN)/python -m lab.chaos stale --count $(or $(COUNT),100000) $(if $(SEED),--seed $(SEED))
 
+# INTO=FILE keeps the figures of each 500, so that a run may be ended and another one go on.
 conformance: $(VENV)/dev ## random histories on model, fake store and PostgreSQL: HISTORIES=20000 SEED=…
-	$(BIN)/python -m lab.conformance --histories $(or $(HISTORIES),20000) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m lab.conformance --histories $(or $(HISTORIES),20000) $(if $(SEED),--seed $(SEED)) $(INTO:%=--into %)
 
 # SCHEDULES=100000, or HOURS=2 of wall time; SEED=… to repeat a run; ONLY=… one schedule, as a failure prints it.
 simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=… CORES=2 INTO=file

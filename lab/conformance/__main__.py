@@ -14,10 +14,14 @@ from tests.postgres import pg15_bin_dir, pg18_bin_dir, running_server
 from tests.store.databases import migrated_database
 
 from fencepost.embedded import PostgresServer
+from lab.conformance import reach
 from lab.conformance.campaign import Report, campaign
 from lab.conformance.fake import FakeStore
 from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, planted, with_fault
 from lab.conformance.postgres import PostgresStore
+
+SLICE = 500
+"""Histories of one line, where reports are kept in a file."""
 
 BINARIES = {"18": pg18_bin_dir, "15": pg15_bin_dir}
 
@@ -47,6 +51,45 @@ def told(report: Report) -> str:
         lines += [f"  session {session}: {step}" for session, step in report.history]
         lines.append(report.disagreement)
     return "\n".join(lines)
+
+
+def as_json(report: Report) -> str:
+    """Return a report as one line of JSON."""
+    history = [(session, str(step)) for session, step in report.history]
+    return json.dumps({**vars(report), "history": history})
+
+
+def in_slices(stores: list[FakeStore | PostgresStore], seed: int, histories: int, into: Path) -> Report:
+    """Run a campaign of many short ones, whose reports are kept one by one; return their sum.
+
+    A slice has the seed of the first plus its number, so that it is repeated alone; who ends the run loses one.
+    """
+    total = Report(seed, [store.name for store in stores])
+    while total.histories < histories and total.disagreement is None:
+        number = min(SLICE, histories - total.histories)
+        report = campaign(stores, histories=number, seed_number=seed + total.histories // SLICE)
+        with into.open("a", encoding="utf-8") as file:
+            file.write(as_json(report) + "\n")
+        total.add(report)
+        print(f"{total.histories} histories, {total.seconds:.0f} s", file=sys.stderr, flush=True)
+    return total
+
+
+def reached(histories: int) -> int:
+    """List statements and operations: how often each is sent, or run at all, or why not. Return 1 for a gap."""
+    with closing(FakeStore()) as fake, reach.watched() as ran:
+        campaign([fake], histories=histories, seed_number=1)
+        operations = ran()
+    gaps = 0
+    for everything, found, left_out in (
+        (reach.statements(), fake.sent, reach.LEFT_OUT),
+        (set(reach.operations()), dict.fromkeys(operations, "run"), reach.OPERATIONS_LEFT_OUT),
+    ):
+        for name in sorted(everything):
+            what = found.get(name) or reach.reason(name, left_out) or "NEITHER EXERCISED NOR NAMED"
+            gaps += str(what).isupper()
+            print(f"{name:32} {what}")
+    return int(gaps > 0)
 
 
 def faults_found(stores: list[FakeStore | PostgresStore], seed: int, histories: int) -> int:
@@ -85,9 +128,18 @@ def main(arguments: list[str] | None = None) -> int:
         "--postgres", nargs="*", choices=BINARIES, default=["18", "15"], help="major versions (18 15)"
     )
     parser.add_argument("--faults", action="store_true", help="plant faults instead, each of which must be found")
+    parser.add_argument("--reach", action="store_true", help="list what is exercised of the store")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=None,
+        help="in slices of 500 with seeds of their own: append the report of each to this file, one a line",
+    )
     parser.add_argument("--out", type=Path, default=None, help="write the report there as JSON besides")
     options = parser.parse_args(arguments)
+    if options.reach:
+        return reached(options.histories)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
     with ExitStack() as stack:
@@ -96,9 +148,11 @@ def main(arguments: list[str] | None = None) -> int:
         stores = stack.enter_context(stores_on(servers))
         if options.faults:
             return int(faults_found(stores, seed, options.histories) > 0)
-        report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
-    history = [(session, str(step)) for session, step in report.history]
-    text = json.dumps({**vars(report), "history": history})
+        if options.into is None:
+            report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
+        else:
+            report = in_slices(stores, seed, options.histories, options.into)
+    text = as_json(report)
     if options.out is not None:
         options.out.write_text(text + "\n")
     print(text if options.json else told(report))

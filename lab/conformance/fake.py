@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from fencepost.core.operation import Operation, Rows, Statement, arun
-from lab.conformance.seen import MINUTE, Look, Rest, Seen, minutes
+from lab.conformance.seen import MINUTE, Look, Rest, Seen, SeenJob, minutes
 from lab.conformance.store import Ended
 from lab.fake_store import FakeDatabase, FakeSession
-from lab.fake_store.rows import AUDIT, FAR, FENCE, INBOX, INBOX_KEY, KEY, OUTBOX, QUEUE, OutboxRow
+from lab.fake_store.rows import (
+    ATTEMPT,
+    AUDIT,
+    CRON,
+    FAR,
+    FENCE,
+    INBOX,
+    INBOX_KEY,
+    JOB,
+    JOB_AUDIT,
+    KEY,
+    OUTBOX,
+    QUEUE,
+    JobRow,
+    OutboxRow,
+)
 from lab.fake_store.statements import STATEMENTS
 from lab.fake_store.turn import Answer
 
@@ -27,15 +43,17 @@ class FakeStore:
 
     def __init__(self, statements: Mapping[str, Answer] = STATEMENTS) -> None:
         self._statements = statements
+        self.sent: Counter[str] = Counter()
+        """How often each statement was sent, in all histories."""
         self._loop = asyncio.new_event_loop()
         self.now = FIRST
-        self.empty()
+        self.empty(jobs=False)
 
     def close(self) -> None:
         """Close the event loop that makes the futures."""
         self._loop.close()
 
-    def empty(self) -> None:
+    def empty(self, *, jobs: bool) -> None:
         self.now = FIRST
         self.used: set[str] = set()
         """Names of the statements that the history has sent."""
@@ -89,6 +107,7 @@ class FakeStore:
 
     async def _sent(self, session: FakeSession, statement: Statement) -> Rows:
         self.used.add(statement.name)
+        self.sent[statement.name] += 1
         return await session.execute(statement)
 
     def look(self, session: int) -> Look:
@@ -97,7 +116,8 @@ class FakeStore:
         rows = self._sessions[session].view(OUTBOX)
         is_open = [row for row in rows if row.is_open]
         order = sorted(is_open, key=lambda row: (row.available_at, row.id))
-        return Look(tuple(_seen(row, now) for row in rows), tuple(row.id for row in order))
+        jobs = tuple(_seen_job(row, now) for row in self._sessions[session].view(JOB))
+        return Look(tuple(_seen(row, now) for row in rows), tuple(row.id for row in order), jobs)
 
     def rest(self) -> Rest:
         at = self._database.rows
@@ -106,6 +126,7 @@ class FakeStore:
                 (
                     *(row.queue, row.paused, row.max_attempts, row.sequenced, row.breaker_seen),
                     *(row.breaker_version, row.breaker_opened_at is not None, row.breaker_trips),
+                    *(row.ledger, self._until(row.rate_spent_until)),
                 )
                 for row in at(QUEUE)
             ),
@@ -114,7 +135,16 @@ class FakeStore:
             tuple((row.key, row.last_sequence) for row in at(INBOX_KEY)),
             tuple((row.resource, row.token) for row in at(FENCE)),
             tuple((row.action, row.row_id, row.before["attempts"], row.before["status"]) for row in at(AUDIT)),
+            tuple(
+                (row.action, row.row_id, *(row.before[name] for name in ("attempts", "status", "fence")))
+                for row in at(JOB_AUDIT)
+            ),
+            tuple((*row[:4], self._until(row.last_tick), self._until(row.seen_at)) for row in at(CRON)),
+            tuple((*row[1:7], row.result, row.error, row.lease_lost) for row in at(ATTEMPT)),
         )
+
+    def _until(self, instant: int | None) -> int | None:
+        return None if instant is None else minutes(instant - self.now)
 
     def pass_time(self, minutes: int) -> None:
         self.now += minutes * MINUTE
@@ -134,6 +164,23 @@ def _seen(row: OutboxRow, now: int) -> Seen:
         None if (row.done_at or row.dead_at) is None else minutes((row.done_at or row.dead_at or 0) - now),
         row.last_error,
         row.routed,
+    )
+
+
+def _seen_job(row: JobRow, now: int) -> SeenJob:
+    def until(instant: int | None) -> int | None:
+        return None if instant is None else minutes(instant - now)
+
+    return SeenJob(
+        *(row.id, row.queue, row.task, row.unique_key, row.lane, row.recovery_policy, row.max_attempts),
+        *(row.status, row.outcome, row.attempts, row.fence, row.reclaim_count, row.reserved_by),
+        minutes(row.available_at - now),
+        row.available_at <= now,
+        until(row.lease_expires_at),
+        row.lease_expires_at is not None and row.lease_expires_at < now,
+        until(row.heartbeat_at),
+        until(row.finished_at),
+        *(row.progress, row.result, row.last_error),
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fencepost.core.operation import Row
 from fencepost.store import catalog
-from lab.fake_store import claims, holders, inbox, ordering, suspects
-from lab.fake_store.rows import OUTBOX
+from lab.fake_store import claims, holders, inbox, job_holders, jobs, ledger, ordering, queues, suspects
+from lab.fake_store.rows import JOB, OUTBOX, JobRow
 from lab.fake_store.statements import STATEMENTS
 from lab.fake_store.turn import Answer, Params, Turn
 
@@ -48,6 +48,22 @@ TEXT_FAULTS = (
     TextFault("lock_keys", "pg_advisory_xact_lock(n)::text", "n::text", False),
     TextFault("dead_retry", "reclaim_count = 0", "reclaim_count = o.reclaim_count", False),
     TextFault("purge", "status = 'done' AND done_at", "status <> 'open' AND created_at"),
+    TextFault(
+        "rate_hold", "greatest(q.rate_per_second, 1::float8)", "greatest(q.rate_per_second, 2::float8)", False
+    ),
+    TextFault("ledger_open", "ON CONFLICT (kind, row_id, token) DO NOTHING", "LIMIT 1", False),
+    TextFault("ledger_close", "AND a.ended_at IS NULL", "", False),
+    TextFault("ledger_close", "AND a.token = e.token", "AND a.token = e.token AND e.result <> 'completed'"),
+    TextFault("job_done", "AND attempt_token = (", "AND gen_random_uuid() <> ("),
+    TextFault("job_claim_lanes", "- coalesce(running.n, 0) AS room", "- coalesce(running.n, 1) + 1 AS room"),
+    TextFault("job_claim_lanes", "numbered.nth <= coalesce(", "numbered.nth - 1 <= coalesce("),
+    TextFault("job_enqueue", "%(unique_key)s::text,", "NULLIF(%(unique_key)s::text, 'x'),"),
+    TextFault("job_reclaim", "attempt_token = gen_random_uuid(),", "", False),
+    TextFault("job_reclaim", "j.attempts < j.max_attempts", "j.attempts <= j.max_attempts"),
+    TextFault("job_requeue", "greatest(0, attempts - 1) ELSE", "attempts ELSE"),
+    TextFault("job_retry", "attempts = 0, reclaim_count = 0,", "attempts = 0,"),
+    TextFault("job_heartbeat", "heartbeat_at = statement_timestamp(),", "", False),
+    TextFault("cron_move", "greatest(last_tick, %(last_tick)s::text::timestamptz)", "last_tick"),
 )
 
 
@@ -120,6 +136,36 @@ async def _not_locked(turn: Turn, params: Params) -> list[Row]:
     return list(rows)
 
 
+async def _completed_whoever_asks(turn: Turn, params: Params) -> list[Row]:
+    rows = [row for job_id in params["ids"] if (row := turn.get(JOB, job_id)) and row.status == "processing"]
+    return await job_holders.job_done(turn, {**params, **_newest(rows)}) if rows else []
+
+
+def _newest(rows: list[JobRow]) -> dict[str, Any]:
+    """Return parameters that have each job's own token."""
+    ids = sorted(row.id for row in rows)
+    tokens = {row.id: row.attempt_token for row in rows}
+    return {"ids": ids, "tokens": [tokens[row_id] for row_id in ids], "results": None}
+
+
+async def _one_more_in_each_lane(turn: Turn, params: Params) -> list[Row]:
+    return await jobs.job_claim_lanes(turn, {**params, "widths": [width + 1 for width in params["widths"]]})
+
+
+async def _the_last_end_is_left_out(turn: Turn, params: Params) -> list[Row]:
+    names = ("ids", "tokens", "results", "errors", "lost")
+    return await ledger.ledger_close(turn, {**params, **{name: params[name][:-1] for name in names}})
+
+
+async def _a_burst_too_many(turn: Turn, params: Params) -> list[Row]:
+    rows = await queues.rate_hold(turn, params)
+    return [(None if left is None else left + 1,) for (left,) in rows]
+
+
+async def _ticks_twice(turn: Turn, params: Params) -> list[Row]:
+    return [(params["name"],)]
+
+
 FAKE_FAULTS: Mapping[str, Mapping[str, Answer]] = {
     "a stale worker finishes": {"mark_done": _finished_whoever_asks},
     "nothing is promoted": {"promote": _never_promoted},
@@ -129,6 +175,13 @@ FAKE_FAULTS: Mapping[str, Mapping[str, Answer]] = {
     "reaping knows another limit": {"reap": _but(suspects.reap, max_attempts=1)},
     "an attempt is always given back": {"reschedule": _but(holders.reschedule, refund_attempt=True)},
     "one more is claimed than asked for": {"claim": _one_more},
+    "a stale worker finishes a job": {"job_done": _completed_whoever_asks},
+    "one more job runs in each lane": {"job_claim_lanes": _one_more_in_each_lane},
+    "a unique key is nobody's": {"job_enqueue": _but(jobs.job_enqueue, unique_key=None)},
+    "jobs are taken back too late": {"job_reclaim": _but(jobs.job_reclaim, limit=0)},
+    "an attempt has no end": {"ledger_close": _the_last_end_is_left_out},
+    "a rate lets a burst through": {"rate_hold": _a_burst_too_many},
+    "a schedule does not move on": {"cron_move": _ticks_twice},
 }
 
 

@@ -1,49 +1,41 @@
 """How histories are made up: by Hypothesis, which also makes one that disagrees simpler.
 
-A history is one draw of bytes, six for each step, since a draw for each choice would take longer than the history
-itself. Zeros stand for the first of all choices, so that a simpler draw is a simpler history.
+A history is one draw of bytes, eight for each step, since a draw for each choice would take longer than the
+history itself. Zeros stand for the first of all choices, so that a simpler draw is a simpler history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from lab.conformance import job_histories as jobs
+from lab.conformance import job_steps as j
 from lab.conformance import steps as s
+from lab.conformance.dice import Dice
 
-T = TypeVar("T")
-
-STEPS = 12
+STEPS = 9
 """Draws for each history."""
 
-_BYTES = 6
-
-
-class Dice:
-    """Choices, one after the other, out of one number."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def pick(self, options: Sequence[T]) -> T:
-        self._number, place = divmod(self._number, len(options))
-        return options[place]
+_BYTES = 8
 
 
 QUEUES = ("q", "q", "q", "r")
 WORKERS = ("w1", "w2")
+_ALL: s.Places = (0, 1, 2, 3, 4, 5)
+_OLDEST: s.Places = (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 PLACES: tuple[s.Places, ...] = (
     *((0,), (0, 1, 2, 3, 4, 5), (1,), (0, 1), (2,), (1, 3), (3,), (5,), (8,)),
     # The oldest claims first: of a row that was claimed again, the stale one.
-    *((9, 8, 7, 6, 5, 4, 3, 2, 1, 0), (5, 4, 3, 2, 1, 0)),
+    *(_OLDEST, (5, 4, 3, 2, 1, 0)),
 )
 LIMITS = (3, 3, 2, 1)
 BOTH = (False, True)
 KEYS: tuple[tuple[str | None, ...], ...] = (
-    *((None,), ("a",), ("a", "a"), ("b",), (None, "a", "b", "a"), ("b", "b", "b")),
+    *((None,), (None, None, None), ("a",), ("a", "a"), ("b",), (None, "a", "b", "a"), ("b", "b", "b")),
 )
 ACTIONS = (
     *[("done",)] * 4,
@@ -88,6 +80,16 @@ def _claim_suspects(dice: Dice) -> s.Step:
     )
 
 
+def _change(dice: Dice) -> s.Step:
+    return s.Change(
+        queue=dice.pick(QUEUES),
+        max_attempts=dice.pick((None, 2, 3)),
+        sequenced=dice.pick(BOTH),
+        every=dice.pick((None, None, 1, 2, 0)),
+        ledger=dice.pick(BOTH),
+    )
+
+
 KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
     (6, _enqueue),
     (14, _claim),
@@ -100,15 +102,20 @@ KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
     (2, lambda dice: s.Retry(dice.pick(PLACES))),
     (2, lambda dice: s.Skip(dice.pick(PLACES))),
     (2, lambda dice: s.Pause(dice.pick(QUEUES), dice.pick((True, False, False)))),
-    (1, lambda dice: s.Change(dice.pick(QUEUES), dice.pick((None, 2, 3)), dice.pick(BOTH))),
+    (4, _change),
+    (4, lambda dice: s.ClaimWithinRate(dice.pick(WORKERS), dice.pick(QUEUES), dice.pick((10, 1, 2)))),
     (1, lambda dice: s.Purge(dice.pick((0, 2)), dice.pick((10, 1)))),
     (1, lambda _: s.PromoteStranded()),
-    (1, lambda _: s.Stats()),
+    (2, lambda _: s.Stats()),
     (2, lambda dice: s.Accept(dice.pick(("m", "n")), dice.pick((None, 1, 2)), dice.pick((None, None, 0, 1)))),
     (1, lambda dice: s.AcceptNumber(dice.pick(("k", "l")), dice.pick((1, 2, 3, 4)), dice.pick(BOTH))),
     (1, lambda dice: s.Admit(dice.pick(("f", "g")), dice.pick((1, 2, 3)))),
     (2, lambda dice: s.Break(dice.pick(QUEUES), dice.pick(BREAKS))),
-    (1, lambda dice: s.Lose(dice.pick((0, 1, 2, 3)))),
+    (2, lambda dice: s.Lose(dice.pick((0, 1, 2, 3)))),
+    (1, lambda dice: s.Forget(dice.pick(("inbox", "fence")), dice.pick((0, 2)), dice.pick((10, 1)))),
+    (2, lambda dice: s.Read(dice.pick(PLACES))),
+    (2, lambda dice: j.ReadLedger(dice.pick(PLACES))),
+    (1, lambda dice: j.PurgeLedger(dice.pick((0, 2)), dice.pick((10, 1)))),
 )
 _WEIGHTED = tuple(make for weight, make in KINDS for _ in range(weight))
 
@@ -119,29 +126,131 @@ _TRANSACTIONS: tuple[Callable[[Dice], s.Step], ...] = (
 
 
 def history_of(drawn: bytes) -> s.History:
-    """Return the history that these bytes stand for: the first one says whether a second session takes part."""
-    is_alone = not drawn or drawn[0] % 2 == 0
+    """Return the history that these bytes stand for.
+
+    The first one says whether a second session takes part, and whether it is about jobs: one in three is.
+    """
+    first = drawn[0] if drawn else 0
+    is_alone = first % 2 == 0
+    kind = JOBS if first // 2 % 3 == 2 else MESSAGES
     numbers = [int.from_bytes(drawn[at : at + _BYTES], "little") for at in range(1, len(drawn), _BYTES)]
     history: list[tuple[int, s.Step]] = [] if is_alone else [(1, s.Begin())]
     for place, number in enumerate(numbers):
         dice = Dice(number)
-        session = 0 if is_alone or place < _FIRST else dice.pick((0, 1))
-        history += [(session, step) for step in _steps(dice, is_alone, place)]
+        if place < _FIRST:
+            history.append((0, kind.first(dice)))
+        elif is_alone:
+            history += [(0, step) for step in _steps(dice, kind)]
+        else:
+            history += _steps_of_two(dice, kind)
     return tuple(history)
 
 
 _FIRST = 2
-"""Messages come first: where there is nothing, nothing happens."""
+"""Messages, or jobs, come first: where there is nothing, nothing happens."""
 
 
-def _steps(dice: Dice, is_alone: bool, place: int) -> tuple[s.Step, ...]:
-    if place < _FIRST:
-        return (_enqueue(dice),)
-    kinds = _WEIGHTED if is_alone else dice.pick((_WEIGHTED, _WEIGHTED, _WEIGHTED, _TRANSACTIONS))
-    if kinds is _WEIGHTED and dice.pick(range(10)) == 0:
-        # Leases end, and somebody takes over: what is done under the older ones from now on is stale.
-        return s.Pass(4), s.ClaimSuspects("w2", dice.pick(QUEUES), 3, 3, 9, 0)
-    return (dice.pick(kinds)(dice),)
+Collision = tuple[tuple[s.Step, ...], s.Step, s.Step]
+"""What two sessions do to the same things, and what is done before."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a history is about."""
+
+    first: Callable[[Dice], s.Step]
+    steps: tuple[Callable[[Dice], s.Step], ...]
+    motifs: tuple[Callable[[Dice], tuple[s.Step, ...]], ...]
+    """What makes sense one after the other, and would seldom come so by chance."""
+    collisions: tuple[Callable[[Dice], Collision], ...]
+
+
+def _take_over(dice: Dice) -> tuple[s.Step, ...]:
+    """Make leases end, and somebody take over: what is done under the older ones from now on is stale."""
+    steps = (s.Pass(4), s.ClaimSuspects("w2", dice.pick(QUEUES), 3, 3, 9, 0))
+    return (*steps, s.Finalize(_OLDEST, dice.pick(ACTIONS))) if dice.pick(BOTH) else steps
+
+
+def _claim_and_finalize(dice: Dice) -> tuple[s.Step, ...]:
+    settings = s.Change("q", None, sequenced=dice.pick(BOTH), every=None, ledger=True)
+    claim = s.Claim("w1", dice.pick(("q", None)), 10, dice.pick((1, 3)), 3, None, park_behind_leased=True)
+    work = (claim, s.Finalize(dice.pick((_ALL, *PLACES)), dice.pick(ACTIONS)))
+    return (settings, *work) if dice.pick(BOTH) else work
+
+
+def _broken_and_probed(dice: Dice) -> tuple[s.Step, ...]:
+    failed = s.Break("q", "failed")
+    return failed, failed, s.Pass(4), s.Break("q", "probe"), s.Break("q", dice.pick(("close", "reopen")))
+
+
+def _number_after_number(dice: Dice) -> tuple[s.Step, ...]:
+    first = dice.pick((1, 2))
+    return s.AcceptNumber("k", first, allow_gap=True), s.AcceptNumber("k", first + 1, allow_gap=False)
+
+
+def _older_token(dice: Dice) -> tuple[s.Step, ...]:
+    return s.Admit("f", 2), s.Admit("f", dice.pick((1, 2)))
+
+
+_COLLIDING: tuple[Callable[[Dice], s.Step], ...] = (
+    *[lambda dice: s.Finalize(_ALL, dice.pick(ACTIONS))] * 3,
+    lambda _: s.Retry(_ALL),
+    lambda _: s.Skip(_ALL),
+    lambda dice: s.Enqueue(dice.pick(KEYS), "q", 0, "auto", dice.pick(("x", None)), 0),
+    lambda dice: s.Accept("m", dice.pick((None, 1, 2)), None),
+    lambda dice: s.AcceptNumber("k", dice.pick((1, 2)), dice.pick(BOTH)),
+    lambda dice: s.Admit("f", dice.pick((1, 2, 3))),
+    lambda dice: s.Break("q", dice.pick(BREAKS)),
+    _change,
+)
+
+_MOTIFS = (
+    *(*[_take_over] * 4, *[_claim_and_finalize] * 4, _number_after_number, _older_token, _broken_and_probed),
+)
+
+
+def _pair(dice: Dice) -> Collision:
+    return (), dice.pick(_COLLIDING)(dice), dice.pick(_COLLIDING)(dice)
+
+
+def _same_dedupe(dice: Dice) -> Collision:
+    settings = s.Change("q", None, sequenced=dice.pick((True, True, False)), every=None, ledger=False)
+    first, second = (s.Enqueue((key,), "q", 0, "auto", "x", dice.pick((0, 0, 1))) for key in ("a", "b"))
+    return (settings,), first, second
+
+
+def _pair_of_jobs(dice: Dice) -> Collision:
+    return (), dice.pick(jobs.COLLIDING)(dice), dice.pick(jobs.COLLIDING)(dice)
+
+
+def _same_claims(dice: Dice) -> Collision:
+    claim = s.Claim("w1", "q", 10, 3, 3, None, park_behind_leased=True)
+    return (claim,), s.Finalize(_ALL, dice.pick(ACTIONS)), s.Finalize(_ALL, dice.pick(ACTIONS))
+
+
+MESSAGES = _Kind(_enqueue, _WEIGHTED, _MOTIFS, (_pair, _pair, _same_claims, _same_dedupe))
+JOBS = _Kind(jobs.enqueue_job, jobs.WEIGHTED, jobs.MOTIFS, (_pair_of_jobs, jobs.same_claims))
+
+
+def _steps(dice: Dice, kind: _Kind) -> tuple[s.Step, ...]:
+    if dice.pick(range(4)) == 0:
+        return dice.pick(kind.motifs)(dice)
+    return (dice.pick(kind.steps)(dice),)
+
+
+def _steps_of_two(dice: Dice, kind: _Kind) -> list[tuple[int, s.Step]]:
+    session = dice.pick((0, 1))
+    match dice.pick(range(8)):
+        case 6 | 7:
+            return [(session, dice.pick(_TRANSACTIONS)(dice))]
+        case 5:
+            # One of them waits for the other, or finds that it does not have to.
+            before, first, second = dice.pick(kind.collisions)(dice)
+            ends = s.End(commits=dice.pick((True, True, False)))
+            other = 1 - session
+            steps = [(session, step) for step in before]
+            return [*steps, (other, s.Begin()), (other, first), (session, second), (other, ends)]
+    return [(session, step) for step in _steps(dice, kind)]
 
 
 HISTORIES: SearchStrategy[s.History] = st.binary(min_size=1 + STEPS * _BYTES, max_size=1 + STEPS * _BYTES).map(

@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
+from fencepost.core.job import ClaimedJob
 from fencepost.core.outcome import Action
 from fencepost.core.records import Claimed
 from fencepost.core.states import Event, State
 from lab.conformance import steps as s
+from lab.conformance.job_steps import FinishJobs
 from lab.conformance.model_rows import Row, Sight, demand
 from lab.conformance.seen import Look
 from lab.conformance.store import Ended
-from lab.conformance.work import chosen
+from lab.conformance.work import Work, chosen
 
 
+@dataclass(frozen=True)
 class Call:
     """A step, and what its session meant by it when it began."""
 
-    def __init__(
-        self,
-        step: s.Step,
-        held: list[Claimed],
-        decided: list[tuple[Claimed, Action]],
-        rows: list[int],
-        version: int,
-    ) -> None:
-        self.step = step
-        self.held = held
-        self.decided = decided
-        self.rows = rows
-        self.version = version
+    step: s.Step
+    held: list[Claimed]
+    decided: list[tuple[Claimed, Action]]
+    rows: list[int]
+    version: int
+    jobs: list[ClaimedJob]
+    decided_jobs: list[tuple[ClaimedJob, str]]
+    job_rows: list[int]
+    counts: bool
+    """Its queue counted. (Whoever waits for a key goes by what it saw before.)"""
+
+    @classmethod
+    def of(cls, step: s.Step, work: Work, sight: Sight) -> Call:
+        """Note what a step names just now."""
+        places = getattr(step, "claims", ())
+        return cls(
+            step,
+            work.held(places),
+            work.decided(step) if isinstance(step, s.Finalize) else [],
+            list(work.rows),
+            (work.probes or [1])[-1],
+            work.jobs.held(places),
+            work.jobs.decided(step) if isinstance(step, FinishJobs) else [],
+            list(work.jobs.rows),
+            sight.queue(getattr(step, "queue", None) or "").sequenced,
+        )
 
 
 class Judged:
     """A step that ended, and what is needed to judge it."""
 
-    def __init__(self, sight: Sight, call: Call, ended: Ended, after: Look, alone: bool) -> None:
+    def __init__(
+        self, sight: Sight, call: Call, ended: Ended, after: Look, *, alone: bool, locked: Collection[Any]
+    ) -> None:
         self.sight = sight
         self.call = call
         self.ended = ended
         self.after = after
         self.alone = alone
         """No other session has a transaction open."""
+        self.locked = locked
+        """What another session has written and not committed, by its keys in the model."""
 
     @property
     def result(self) -> Any:

@@ -14,12 +14,16 @@ from typing import Any
 from fencepost.core.inbox import Acceptance
 from fencepost.core.records import Enqueued
 from fencepost.core.states import Event, State
+from lab.conformance import job_steps as j
 from lab.conformance import model_claims as claims
 from lab.conformance import model_holders as holders
+from lab.conformance import model_jobs
+from lab.conformance import model_ledger as ledger
 from lab.conformance import steps as s
 from lab.conformance.judged import Call, Judged
+from lab.conformance.model_job_steps import JobModel
 from lab.conformance.model_rows import Queue, Row, Sight, demand, micros
-from lab.conformance.seen import Look
+from lab.conformance.seen import Look, Rest
 from lab.conformance.store import Ended
 from lab.conformance.work import BREAKER_MINUTES, chosen
 
@@ -33,6 +37,7 @@ class Model:
         self._own: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         self.is_open = [False, False]
         self._last_id = 0
+        self._jobs = JobModel()
 
     # --- sessions ---
 
@@ -67,14 +72,29 @@ class Model:
         self.now += 1_000
         sight = self.sight(session)
         alone = not self.is_open[1 - session]
-        self._judged(call.step, Judged(sight, call, ended, after, alone))
-        sight.compare(after)
+        at = Judged(sight, call, ended, after, alone=alone, locked=self._own[1 - session].keys())
+        self._judged(call.step, at)
+        self.look(session, after)
         if not self.is_open[session]:
             self.end(session, commits=True)
 
+    def judge_abort(self, session: int, call: Call, error: str) -> None:
+        """Judge that a step had its transaction fail."""
+        if error == "UniqueViolation":
+            self._jobs.demand_rival(self.sight(session), call)
+
+    def look(self, session: int, look: Look) -> None:
+        """Compare what a session sees with what a store shows it."""
+        self.sight(session).compare(look)
+        model_jobs.compare(self.sight(session), look)
+
+    def compare(self, rest: Rest) -> None:
+        """Compare what is left at the end of a history."""
+        ledger.compare(self.sight(0), rest)
+
     @singledispatchmethod
     def _judged(self, step: s.Step, at: Judged) -> None:
-        raise NotImplementedError(step)
+        self._jobs.judge(step, at)
 
     @_judged.register
     def _(self, step: s.Enqueue, at: Judged) -> None:
@@ -87,8 +107,7 @@ class Model:
             receipts = [Enqueued(row.id, None, created=True) for row in new]  # type: ignore[arg-type] # not looked at
             keys = [row.key for row in new]
         else:
-            result = at.ended.result
-            receipts = [result] if isinstance(result, Enqueued) else result
+            receipts = at.ended.result
             keys = list(step.keys)
         demand(len(receipts) == len(keys), "a receipt is missing")
         for place, (key, receipt) in enumerate(zip(keys, receipts, strict=True)):
@@ -104,7 +123,7 @@ class Model:
         demand(receipt.id > self._last_id, f"{receipt} has an id before {self._last_id}")
         self._last_id = receipt.id
         now = at.sight.now
-        number = holders.next_number(at.sight, step.queue, key)
+        number = holders.next_number(at.sight, step.queue, key, counts=at.call.counts)
         row = Row(receipt.id, step.queue, key, number, step.recovery, now, now + micros(step.delay))
         dedupe = None if step.dedupe is None else f"{step.dedupe}{place}"
         at.sight.write(row._replace(dedupe=dedupe, payload=step.payload))
@@ -112,10 +131,23 @@ class Model:
     @_judged.register
     def _(self, step: s.Claim, at: Judged) -> None:
         claims.claim(at.sight, step, at.result, at.after, at.alone)
+        ledger.claimed(at.sight, at.result.claimed)
+
+    @_judged.register
+    def _(self, step: s.ClaimWithinRate, at: Judged) -> None:
+        found, is_short = at.result
+        number = ledger.within_rate(at.sight, step, found, is_short, at.alone)
+        if number == 0:
+            return
+        terms = s.Claim(step.worker, step.queue, number, 1, 3, None, park_behind_leased=True)
+        claims.claim(at.sight, terms, found, at.after, at.alone)
+        ledger.claimed(at.sight, found.claimed)
+        ledger.spend(at.sight, step.queue, len(found.claimed))
 
     @_judged.register
     def _(self, step: s.ClaimSuspects, at: Judged) -> None:
         claims.claim_suspects(at.sight, step, at.result, at.after, at.alone)
+        ledger.claimed(at.sight, at.result.claimed)
 
     @_judged.register
     def _(self, step: s.Reap, at: Judged) -> None:
@@ -123,15 +155,18 @@ class Model:
 
     @_judged.register
     def _(self, step: s.Heartbeat, at: Judged) -> None:
-        holders.heartbeat(at.sight, at.call.held, micros(step.lease), at.result, at.after, at.alone)
+        at_work = None if at.alone else at.locked
+        holders.heartbeat(at.sight, at.call.held, micros(step.lease), at.result, at.after, at_work)
 
     @_judged.register
     def _(self, step: s.Release, at: Judged) -> None:
         holders.release(at.sight, at.call.held, at.result)
+        ledger.cut_off(at.sight, at.call.held, at.result)
 
     @_judged.register
     def _(self, step: s.Finalize, at: Judged) -> None:
         holders.finalize(at.sight, at.call.decided, at.result, at.after, at.alone)
+        ledger.finalized(at.sight, at.call.decided, at.result)
         self._last_id = max([self._last_id, *(row.id for row in at.sight.rows())])
 
     @_judged.register
@@ -158,7 +193,9 @@ class Model:
     @_judged.register
     def _(self, step: s.Change, at: Judged) -> None:
         before = at.sight.queue(step.queue)
-        after = before._replace(max_attempts=step.max_attempts, sequenced=step.sequenced)
+        after = before._replace(
+            max_attempts=step.max_attempts, sequenced=step.sequenced, every=step.every, ledger=step.ledger
+        )
         at.sight.put(("queue", step.queue), after)
 
     @_judged.register
@@ -190,11 +227,26 @@ class Model:
         demand(at.result.done == sum(not row.is_open for row in rows), f"{at.result.done} are said to be done")
 
     @_judged.register
+    def _(self, step: s.Read, at: Judged) -> None:
+        """Judge what tells something that the model knows; the stores are compared in everything."""
+        sight = at.sight
+        rows = [row for row in sight.rows() if row.queue == "q" and row.status is State.DEAD]
+        expected = {
+            "dead": [row.id for row in rows[:2]],
+            "open": any(row.is_open and row.queue == "r" for row in sight.rows()),
+            "inbox": sight.get(("inbox", "m")) is not None,
+            "number": sight.get(("number", "k")),
+        }
+        found = {name: at.result[name] for name in expected}
+        found["dead"] = [each.message.id for each in found["dead"]]
+        demand(found == expected, f"{found}, not {expected}")
+
+    @_judged.register
     def _(self, step: s.Accept, at: Judged) -> None:
         digest = None if step.body is None else sha256(str(step.body).encode()).digest()
         before = at.sight.get(("inbox", step.message))
         if before is None:
-            at.sight.put(("inbox", step.message), (step.fence, digest))
+            at.sight.put(("inbox", step.message), (step.fence, digest, at.sight.now))
             at.demand_result(Acceptance.ACCEPTED)
         elif None not in (digest, before[1]) and digest != before[1]:
             at.demand_error("MessageConflict")
@@ -215,9 +267,30 @@ class Model:
 
     @_judged.register
     def _(self, step: s.Admit, at: Judged) -> None:
-        newest = max(step.token, at.sight.get(("fence", step.resource), 0))
-        at.sight.put(("fence", step.resource), newest)
+        last, since = at.sight.get(("fence", step.resource), (0, at.sight.now))
+        newest = max(step.token, last)
+        at.sight.put(("fence", step.resource), (newest, since if newest > step.token else at.sight.now))
         demand((at.result.token, at.result.newest) == (step.token, newest), f"{at.result}, not {newest}")
+
+    @_judged.register
+    def _(self, step: s.Forget, at: Judged) -> None:
+        before = at.sight.now - micros(step.older_than)
+        names = ("m", "n") if step.what == "inbox" else ("f", "g")
+        since = {name: found[-1] for name in names if (found := at.sight.get((step.what, name))) is not None}
+        old = sorted((name for name in since if since[name] < before), key=lambda name: since[name])
+        gone = [name for name in old if (step.what, name) not in at.locked][: step.limit]
+        at.demand_result((len(gone), len(gone) < step.limit))
+        for name in gone:
+            at.sight.put((step.what, name), None)
+
+    @_judged.register
+    def _(self, step: j.ReadLedger, at: Judged) -> None:
+        messages, jobs = (chosen(rows, step.rows) for rows in (at.call.rows, at.call.job_rows))
+        ledger.read(at.sight, messages, jobs, [*at.result["message"], *at.result["job"]])
+
+    @_judged.register
+    def _(self, step: j.PurgeLedger, at: Judged) -> None:
+        ledger.purge(at.sight, step.older_than, step.limit, at.locked, at.result.deleted)
 
     @_judged.register
     def _(self, step: s.Break, at: Judged) -> None:
@@ -226,7 +299,8 @@ class Model:
             self._probed(step, at, before)
             return
         after, result = _broken(before, step.what, at)
-        at.sight.put(("queue", step.queue), after)
+        if after != before:  # (what is not written is not held: another session may change it)
+            at.sight.put(("queue", step.queue), after)
         demand(at.result == result, f"{step.what} returned {at.result}, not {result}")
 
     def _probed(self, step: s.Break, at: Judged, before: Queue) -> None:
@@ -239,6 +313,7 @@ class Model:
         demand(is_to_probe and version == before.version + 1, f"probe {version} of {before}")
         probe_at = at.sight.now + micros(BREAKER_MINUTES)
         claims.probe(at.sight, step.queue, found, at.after, at.alone)
+        ledger.claimed(at.sight, found.claimed)
         after = before._replace(version=version, probe_at=probe_at)
         if not found.claimed:
             after = after._replace(version=version + 1, probe_at=at.sight.now)

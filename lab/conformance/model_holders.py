@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.records import Claimed
@@ -15,6 +16,9 @@ BUSY_MINUTES = 1
 """How long an expansion waits where a producer has its key."""
 
 Held = Sequence[Claimed]
+
+Others = Collection[Any] | None
+"""What another session has written and not committed; None where there is none with a transaction open."""
 
 
 def stands(sight: Sight, claimed: Claimed, state: State, outcome: Outcome | None) -> bool:
@@ -39,7 +43,7 @@ def _write(
     return set() if stands(sight, claimed, state, outcome) else {claimed.id}
 
 
-def heartbeat(sight: Sight, held: Held, lease: int, lost: Collection[int], after: Look, alone: bool) -> None:
+def heartbeat(sight: Sight, held: Held, lease: int, lost: Collection[int], after: Look, at_work: Others) -> None:
     """Judge a heartbeat. (What another session is at keeps its lease as it is.)"""
     expected = sorted(each.id for each in held if not _is_held(sight, each))
     demand(expected == sorted(lost), f"{sorted(lost)} are said to be lost, not {expected}")
@@ -49,7 +53,8 @@ def heartbeat(sight: Sight, held: Held, lease: int, lost: Collection[int], after
         if row is not None and row.is_held(each.token):
             longer = row._replace(lease_until=sight.now + lease)
             is_longer = longer.seen(sight.now, shown[row.id]) == shown[row.id]
-            sight.write(longer if alone or is_longer else row)
+            if at_work is None or (("row", row.id) not in at_work and is_longer):
+                sight.write(longer)
 
 
 def release(sight: Sight, held: Held, lost: Collection[int]) -> None:
@@ -158,14 +163,14 @@ def _expand(sight: Sight, closed: Sequence[tuple[Claimed, Expand]], after: Look)
     for (original_id, queue), shown in zip(pairs, new, strict=True):
         original = sight.row(original_id)
         if original is not None:
-            number = next_number(sight, queue, original.key)
+            number = next_number(sight, queue, original.key, counts=sight.queue(queue).sequenced)
             copy = Row(shown.id, queue, original.key, number, original.recovery, original.created, sight.now)
             sight.write(copy._replace(routed=True))
 
 
-def next_number(sight: Sight, queue: str, key: str | None) -> int | None:
+def next_number(sight: Sight, queue: str, key: str | None, *, counts: bool) -> int | None:
     """Draw the next number of a key, where its queue counts."""
-    if key is None or not sight.queue(queue).sequenced:
+    if key is None or not counts:
         return None
     number: int = sight.get(("last", queue, key), 0) + 1
     sight.put(("last", queue, key), number)

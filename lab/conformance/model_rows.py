@@ -127,6 +127,11 @@ class Queue(NamedTuple):
     paused: bool = False
     max_attempts: int | None = None
     sequenced: bool = False
+    every: int | None = None
+    """Minutes for each message; 0 where the rate is one that nothing exhausts, None without a rate."""
+    used: int | None = None
+    """The instant up to which the rate is used up."""
+    ledger: bool = False
     seen: int = 0
     version: int = 0
     opened: bool = False
@@ -176,10 +181,12 @@ class Sight:
 
     def rows(self) -> list[Row]:
         """Return all messages, by id."""
+        return sorted(self.of("row"), key=lambda row: row.id)
+
+    def of(self, kind: str) -> list[Any]:
+        """Return all things of a kind that are there."""
         keys = {*self._committed, *self._own}
-        return [
-            row for key in sorted(key for key in keys if key[0] == "row") if (row := self.get(key)) is not None
-        ]
+        return [found for key in keys if key[0] == kind and (found := self.get(key)) is not None]
 
     def open_of(self, queue: str, key: str | None) -> list[Row]:
         """Return the open messages of a key, in their order."""

@@ -13,7 +13,7 @@ from fencepost.drivers.parameters import numbered
 from fencepost.drivers.psycopg import PsycopgDriver
 from fencepost.runtime.link import Limits
 from fencepost.store.catalog import Catalog
-from lab.conformance.seen import Look, Rest, Seen
+from lab.conformance.seen import Look, Rest, Seen, SeenJob
 from lab.conformance.store import Ended
 
 Connection = psycopg.Connection[Any]
@@ -38,9 +38,24 @@ SELECT id, queue, ordering_key, key_sequence, recovery_policy, status, outcome, 
 FROM public.outbox ORDER BY id
 """
 
+_JOBS = """
+SELECT id, queue, task, unique_key, lane, recovery_policy, max_attempts, status, outcome, attempts, fence,
+       reclaim_count, reserved_by,
+       round(extract(epoch FROM available_at - statement_timestamp()) / 60)::int,
+       available_at <= statement_timestamp(),
+       round(extract(epoch FROM lease_expires_at - statement_timestamp()) / 60)::int,
+       coalesce(lease_expires_at < statement_timestamp(), false),
+       round(extract(epoch FROM heartbeat_at - statement_timestamp()) / 60)::int,
+       round(extract(epoch FROM finished_at - statement_timestamp()) / 60)::int,
+       progress::text, result::text, last_error
+FROM public.outbox_job ORDER BY id
+"""
+
 _REST = """
 SELECT (SELECT json_agg(json_build_array(queue, paused, max_attempts, sequenced, breaker_seen, breaker_version,
-                                         breaker_opened_at IS NOT NULL, breaker_trips) ORDER BY queue)
+                                         breaker_opened_at IS NOT NULL, breaker_trips, ledger,
+                                         round(extract(epoch FROM rate_spent_until - now()) / 60)::int)
+                        ORDER BY queue)
         FROM public.outbox_queue),
        (SELECT json_agg(json_build_array(queue, ordering_key, last_sequence) ORDER BY queue, ordering_key)
         FROM public.outbox_key),
@@ -48,16 +63,31 @@ SELECT (SELECT json_agg(json_build_array(queue, paused, max_attempts, sequenced,
        (SELECT json_agg(json_build_array(key, last_sequence) ORDER BY key) FROM public.outbox_inbox_key),
        (SELECT json_agg(json_build_array(resource, token) ORDER BY resource) FROM public.outbox_fence),
        (SELECT json_agg(json_build_array(action, outbox_id, before->'attempts', before->'status') ORDER BY id)
-        FROM public.outbox_audit)
+        FROM public.outbox_audit),
+       (SELECT json_agg(json_build_array(action, row_id, before->'attempts', before->'status', before->'fence')
+                        ORDER BY id)
+        FROM public.outbox_job_audit),
+       (SELECT json_agg(json_build_array(name, task, expression, timezone,
+                                         round(extract(epoch FROM last_tick - statement_timestamp()) / 60)::int,
+                                         round(extract(epoch FROM seen_at - statement_timestamp()) / 60)::int)
+                        ORDER BY name)
+        FROM public.outbox_cron),
+       (SELECT json_agg(json_build_array(kind, row_id, token, queue, attempt, worker, result, error, lease_lost)
+                        ORDER BY id)
+        FROM public.outbox_attempt)
 """
 
-_EMPTY = """
-WITH a AS (DELETE FROM public.outbox), b AS (DELETE FROM public.outbox_audit),
-     c AS (DELETE FROM public.outbox_queue), d AS (DELETE FROM public.outbox_key),
-     e AS (DELETE FROM public.outbox_inbox),
-     f AS (DELETE FROM public.outbox_inbox_key), g AS (DELETE FROM public.outbox_fence)
-SELECT setval(pg_get_serial_sequence('public.outbox', 'id'), 1, false)
-"""
+_TABLES = (
+    *("outbox", "outbox_audit", "outbox_queue", "outbox_key", "outbox_inbox", "outbox_inbox_key", "outbox_fence"),
+    *("outbox_job", "outbox_job_audit", "outbox_cron", "outbox_attempt"),
+)
+
+_COUNTED = ("outbox", "outbox_job", "outbox_attempt")
+"""Tables whose ids say something."""
+
+_DELETES = ", ".join(f"t{place} AS (DELETE FROM public.{table})" for place, table in enumerate(_TABLES))  # noqa: S608 - constants
+_BEGINNINGS = ", ".join(f"setval(pg_get_serial_sequence('public.{table}', 'id'), 1, false)" for table in _COUNTED)
+_EMPTY = f"WITH {_DELETES} SELECT {_BEGINNINGS}"
 
 # Everything that is stored as an instant, and says something to somebody later.
 _SHIFT = (
@@ -67,15 +97,28 @@ _SHIFT = (
     "UPDATE public.outbox_queue SET breaker_opened_at = breaker_opened_at - {by},"
     " breaker_probe_at = breaker_probe_at - {by}, rate_spent_until = rate_spent_until - {by}",
     "UPDATE public.outbox_inbox SET accepted_at = accepted_at - {by}",
+    "UPDATE public.outbox_fence SET admitted_at = admitted_at - {by}",
+    "UPDATE public.outbox_attempt SET started_at = started_at - {by}, ended_at = ended_at - {by}",
+    "UPDATE public.outbox_audit SET at = at - {by}",
+)
+_SHIFT_JOBS = (
+    "UPDATE public.outbox_job SET created_at = created_at - {by}, available_at = available_at - {by},"
+    " reserved_at = reserved_at - {by}, heartbeat_at = heartbeat_at - {by},"
+    " lease_expires_at = lease_expires_at - {by}, finished_at = finished_at - {by}",
+    "UPDATE public.outbox_cron SET last_tick = last_tick - {by}, seen_at = seen_at - {by}",
+    "UPDATE public.outbox_attempt SET started_at = started_at - {by}, ended_at = ended_at - {by}",
+    "UPDATE public.outbox_job_audit SET at = at - {by}",
 )
 
 _WRITING = frozenset(
     [
         *("enqueue", "enqueue_many", "expand", "claim", "claim_suspects", "reap", "heartbeat", "promote", "purge"),
         *("mark_done", "mark_done_ordered", "mark_dead", "reschedule", "release", "dead_retry", "dead_skip"),
+        *("job_enqueue", "job_claim", "job_claim_lanes", "job_claim_suspects", "job_reclaim", "job_heartbeat"),
+        *("job_done", "job_requeue", "job_fail", "job_end", "job_retry", "job_purge"),
     ]
 )
-"""Statements after which the messages may be others."""
+"""Statements after which the messages, or the jobs, may be others."""
 
 _TRUNCATE_EVERY = 200
 """Histories: deleted rows are dead tuples, over which every statement would have to go."""
@@ -93,6 +136,7 @@ class PostgresStore:
         self._pool = ThreadPoolExecutor(2)
         self._waiting: dict[int, Future[Ended]] = {}
         self._emptied = 0
+        self._is_of_jobs = False
 
     def _connected(self, url: str) -> Connection:
         connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
@@ -100,8 +144,8 @@ class PostgresStore:
         PsycopgDriver(connection).execute(_LIMITS.statement_for(Catalog(), local=False))
         # What we ask ourselves reads whole tables: by these settings that looks dear enough to be compiled first.
         connection.execute("SET jit = off")
-        # Whoever closes a circle finds out at once; nobody else is waiting for long enough.
-        connection.execute("SET deadlock_timeout = '5ms'")
+        # Whoever closes a circle finds out, and nobody else: see `start`.
+        connection.execute("SET deadlock_timeout = '30s'")
         return connection
 
     def close(self) -> None:
@@ -112,15 +156,15 @@ class PostgresStore:
         for connection in (*self._sessions, self._observer):
             connection.close()
 
-    def empty(self) -> None:
+    def empty(self, *, jobs: bool) -> None:
+        self._is_of_jobs = jobs
         for session in list(self._waiting):
             self._sessions[session].cancel_safe(timeout=5)
             self._waiting.pop(session).result(timeout=PATIENCE)
         for connection in self._sessions:
             connection.rollback()
         if self._emptied % _TRUNCATE_EVERY == 0:
-            tables = "outbox, outbox_audit, outbox_queue, outbox_key, outbox_inbox, outbox_inbox_key, outbox_fence"
-            names = ", ".join(f"public.{table}" for table in tables.split(", "))
+            names = ", ".join(f"public.{table}" for table in _TABLES)
             self._observer.execute(f"TRUNCATE {names} RESTART IDENTITY")
         self._emptied += 1
         self._sessions[0].execute(_EMPTY)
@@ -133,6 +177,8 @@ class PostgresStore:
         self._sessions[session].execute("COMMIT" if commits else "ROLLBACK")
 
     def start(self, session: int, operation: Operation[Any], *, atomic: bool, will_wait: bool) -> Ended | None:
+        if not will_wait and self._waiting:
+            return self._ended_soon(session, operation, atomic)
         if not will_wait:
             return self._ended(session, operation, atomic)
         future = self._pool.submit(self._ended, session, operation, atomic)
@@ -148,6 +194,15 @@ class PostgresStore:
             if monotonic() > deadline:
                 raise TimeoutError(f"{self.name}: an operation neither ends nor waits")
         return future.result()
+
+    def _ended_soon(self, session: int, operation: Operation[Any], atomic: bool) -> Ended:
+        """Run an operation while the other session waits, perhaps for this one: then this one is refused."""
+        connection = self._sessions[session]
+        connection.execute("SET deadlock_timeout = '5ms'")
+        ended = self._ended(session, operation, atomic)
+        if connection.info.transaction_status != psycopg.pq.TransactionStatus.INERROR:
+            connection.execute("SET deadlock_timeout = '30s'")
+        return ended
 
     def settle(self, session: int) -> Ended | None:
         return self._waiting.pop(session).result(timeout=PATIENCE)
@@ -179,13 +234,19 @@ class PostgresStore:
             return cursor.fetchall() if cursor.description is not None else []
         with connection.pipeline():
             cursor.execute(text.encode(), values or None)
-            look = connection.execute(_ROWS)
+            look = connection.execute(self._question)
         self._looks[session] = look
         return cursor.fetchall() if cursor.description is not None else []
 
+    @property
+    def _question(self) -> str:
+        return _JOBS if self._is_of_jobs else _ROWS
+
     def look(self, session: int) -> Look:
-        cursor = self._looks.pop(session, None) or self._sessions[session].execute(_ROWS)
+        cursor = self._looks.pop(session, None) or self._sessions[session].execute(self._question)
         found = cursor.fetchall()
+        if self._is_of_jobs:
+            return Look((), (), tuple(SeenJob(*row) for row in found))
         order = sorted((row[-1], row[0]) for row in found if row[-1] is not None)
         return Look(tuple(Seen(*row[:-1]) for row in found), tuple(row_id for _, row_id in order))
 
@@ -196,7 +257,7 @@ class PostgresStore:
     def pass_time(self, minutes: int) -> None:
         by = f"interval '{minutes} minutes'"
         with self._sessions[0].pipeline():
-            for text in _SHIFT:
+            for text in _SHIFT_JOBS if self._is_of_jobs else _SHIFT:
                 self._sessions[0].execute(text.replace("{by}", by))
 
     def lose(self, row_id: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.conformance import steps as s
+from lab.conformance.job_steps import JobStep
 from lab.conformance.judged import Call
 from lab.conformance.model import Model
 from lab.conformance.model_rows import Disagreement
@@ -14,7 +15,7 @@ from lab.conformance.seen import Look, plain
 from lab.conformance.store import Ended, Store
 from lab.conformance.work import Work
 
-ABORTING = frozenset({"DeadlockDetected"})
+ABORTING = frozenset({"DeadlockDetected", "UniqueViolation"})
 """Errors of the database itself, after which a transaction can only be rolled back."""
 
 
@@ -41,8 +42,9 @@ class Run:
         Raises:
             Disagreement: the model, or one of the stores, shows something else than the others.
         """
+        of_jobs = any(isinstance(step, JobStep) for _, step in history)
         for store in self.stores:
-            store.empty()
+            store.empty(jobs=of_jobs)
         for place, (session, step) in enumerate(history):
             try:
                 self.step(session, step)
@@ -50,7 +52,9 @@ class Run:
                 raise Disagreement(f"step {place}, {step} of session {session}: {found}") from None
         for session in sorted((0, 1), key=lambda session: session in self.waiting):
             self.step(session, s.End(commits=True))
-        self._agree("the other tables", [store.rest() for store in self.stores])
+        rests = [store.rest() for store in self.stores]
+        self._agree("the other tables", rests)
+        self.model.compare(rests[0])
 
     def step(self, session: int, step: s.Step) -> None:
         """Make one step, unless the session waits."""
@@ -90,8 +94,7 @@ class Run:
             self.counts["(waited)"] += 1
             self._finish(other, self.waiting.pop(other), [store.settle(other) for store in self.stores])
         else:
-            look = self._look(session)
-            self.model.sight(session).compare(look)
+            self.model.look(session, self._look(session))
 
     def _between(self, step: s.Step) -> None:
         if any(self.in_transaction):
@@ -108,14 +111,7 @@ class Run:
                     store.lose(row_id)
 
     def _operate(self, session: int, step: s.Step) -> None:
-        first = self.works[0]
-        call = Call(
-            step,
-            first.held(getattr(step, "claims", ())),
-            first.decided(step) if isinstance(step, s.Finalize) else [],
-            list(first.rows),
-            (first.probes or [1])[-1],
-        )
+        call = Call.of(step, self.works[0], self.model.sight(session))
         outcomes: list[Ended | None] = []
         for store, work in zip(self.stores, self.works, strict=True):
             waits = bool(outcomes) and outcomes[0] is None
@@ -135,6 +131,7 @@ class Run:
         if ended.error is not None:
             self.counts[f"({ended.error})"] += 1
         if ended.error in ABORTING:
+            self.model.judge_abort(session, call, ended.error)
             self.in_transaction[session] = True
             self._end(session, commits=False)
             return
@@ -158,6 +155,7 @@ class Run:
         if not self.in_transaction[session]:
             for work in self.works:
                 work.rows = [row.id for row in looks[0].rows]
+                work.jobs.rows = [job.id for job in looks[0].jobs]
         return looks[0]
 
     def _agree(self, what: str, found: Sequence[Any]) -> None:

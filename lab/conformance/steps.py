@@ -71,6 +71,15 @@ class Claim(Step):
 
 
 @dataclass(frozen=True)
+class ClaimWithinRate(Step):
+    """A worker claims as much as the rate of a queue leaves."""
+
+    worker: str
+    queue: str
+    batch: int
+
+
+@dataclass(frozen=True)
 class ClaimSuspects(Step):
     """A worker claims what may have crashed another."""
 
@@ -141,11 +150,15 @@ class Pause(Step):
 
 @dataclass(frozen=True)
 class Change(Step):
-    """An operator changes settings of a queue: its limit of attempts for the reaper, or whether it counts."""
+    """An operator changes settings of a queue: its limit of attempts for the reaper, whether it counts, its rate,
+    and whether its attempts are written down."""
 
     queue: str
     max_attempts: int | None
     sequenced: bool
+    every: int | None
+    """Minutes for each message; 0 for a rate that nothing here exhausts."""
+    ledger: bool
 
 
 @dataclass(frozen=True)
@@ -164,6 +177,13 @@ class Purge(Step):
 @dataclass(frozen=True)
 class Stats(Step):
     """Somebody counts."""
+
+
+@dataclass(frozen=True)
+class Read(Step):
+    """Somebody looks at everything; see `lab.conformance.work.READINGS`."""
+
+    rows: Places
 
 
 # --- consumers -----------------------------------------------------------------------------------------
@@ -193,6 +213,15 @@ class Admit(Step):
 
     resource: str
     token: int
+
+
+@dataclass(frozen=True)
+class Forget(Step):
+    """A consumer forgets what it took in long ago, or a receiver what it has seen."""
+
+    what: str
+    older_than: int
+    limit: int
 
 
 # --- breakers ------------------------------------------------------------------------------------------

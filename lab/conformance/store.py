@@ -26,8 +26,8 @@ class Store(Protocol):
 
     name: str
 
-    def empty(self) -> None:
-        """Begin anew."""
+    def empty(self, *, jobs: bool) -> None:
+        """Begin anew, with a history of jobs or one of messages: it is at those alone that anybody looks."""
 
     def begin(self, session: int) -> None:
         """Begin a transaction."""

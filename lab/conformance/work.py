@@ -11,14 +11,31 @@ from uuid import UUID
 from fencepost.core.draft import NewMessage, draft
 from fencepost.core.fence import Entrance
 from fencepost.core.inbox import entry
+from fencepost.core.ledger import AttemptResult, Kind
 from fencepost.core.operation import Operation
 from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.records import Claimed
 from fencepost.core.states import Event, Outcome
-from fencepost.store import breaker, enqueue, fence, fenced, inbox, keys, operators, outbox, queues, upkeep
+from fencepost.store import (
+    breaker,
+    enqueue,
+    fence,
+    fenced,
+    inbox,
+    keys,
+    ledger,
+    operators,
+    outbox,
+    queues,
+    rate,
+    upkeep,
+)
 from fencepost.store.catalog import Catalog
 from fencepost.store.finalize import finalize, needs_transaction
+from fencepost.store.forget import Forgotten
+from lab.conformance import job_steps as j
 from lab.conformance import steps as s
+from lab.conformance.job_work import JobWork
 
 CATALOG = Catalog()
 BREAKER_MINUTES = 3
@@ -34,6 +51,10 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
+_ATOMIC = (*(s.Skip, s.PromoteStranded, s.Enqueue, s.AcceptNumber, s.Pause, s.Change, s.Break, s.ClaimWithinRate),)
+"""Steps that need a transaction around them, whatever they are about."""
+
+
 def chosen(things: Sequence[Any], places: s.Places) -> list[Any]:
     """Return those that are there, counted from the newest."""
     return [things[-1 - place] for place in places if place < len(things)]
@@ -47,6 +68,7 @@ class Work:
         self.made = 0
         self.rows: list[int] = []
         self.probes: list[int] = []
+        self.jobs = JobWork()
 
     def held(self, places: s.Places) -> list[Claimed]:
         """Return claims, each row once: of several claims of a row the first one that is named."""
@@ -63,14 +85,20 @@ class Work:
 
     def is_atomic(self, step: s.Step) -> bool:
         """Tell whether the step needs a transaction around it."""
-        if isinstance(step, s.Finalize):
-            return needs_transaction(self.decided(step))
-        return isinstance(step, (s.Skip, s.PromoteStranded, s.Enqueue, s.AcceptNumber, s.Pause, s.Change, s.Break))
+        match step:
+            case s.Finalize():
+                return needs_transaction(self.decided(step))
+            case s.Release():
+                return any(each.ledger for each in self.held(step.claims))
+        return isinstance(step, _ATOMIC) or self.jobs.is_atomic(step)
 
     def remember(self, step: s.Step, result: Any) -> None:
         """Keep what later steps name."""
+        self.jobs.remember(step, result)
         if isinstance(step, (s.Claim, s.ClaimSuspects)):
             self.claims += result.claimed
+        elif isinstance(step, s.ClaimWithinRate):
+            self.claims += result[0].claimed
         elif isinstance(step, s.Break) and step.what == "probe":
             found, version = result
             self.claims += found.claimed
@@ -79,7 +107,7 @@ class Work:
     @singledispatchmethod
     def operation(self, step: s.Step) -> Operation[Any]:
         """Return what a step asks of the store."""
-        raise NotImplementedError(step)
+        return self.jobs.operation(step)
 
     @operation.register
     def _(self, step: s.Enqueue) -> Operation[Any]:
@@ -96,9 +124,7 @@ class Work:
                 dedupe_key=None if step.dedupe is None else f"{step.dedupe}{at}",
             )
             drafts.append(draft(message, UUID(int=self.made, version=4)))
-        if len(drafts) == 1:
-            return enqueue.enqueue(CATALOG, drafts[0], notify=False)
-        return enqueue.enqueue_many(CATALOG, drafts, notify=False)
+        return enqueue.enqueue_events(CATALOG, [[each] for each in drafts], notify=False)
 
     @operation.register
     def _(self, step: s.Claim) -> Operation[Any]:
@@ -106,6 +132,15 @@ class Work:
         scan = outbox.Scan(park_behind_leased=step.park_behind_leased, longest_run=step.longest_run)
         names = None if step.queue is None else [step.queue]
         return outbox.claim(CATALOG, terms, queues=names, batch=step.batch, scan=scan)
+
+    @operation.register
+    def _(self, step: s.ClaimWithinRate) -> Operation[Any]:
+        terms = outbox.ClaimTerms(step.worker, timedelta(minutes=1), 3)
+
+        def claim(number: int) -> Operation[outbox.ClaimResult]:
+            return outbox.claim(CATALOG, terms, queues=[step.queue], batch=number)
+
+        return rate.claim_within_rate(CATALOG, step.queue, step.batch, claim)
 
     @operation.register
     def _(self, step: s.ClaimSuspects) -> Operation[Any]:
@@ -128,7 +163,9 @@ class Work:
 
     @operation.register
     def _(self, step: s.Release) -> Operation[Any]:
-        return fenced.release(CATALOG, self.held(step.claims), refund_attempt=False)
+        held = self.held(step.claims)
+        write = fenced.release(CATALOG, held, refund_attempt=False)
+        return ledger.recorded(CATALOG, write, held, lambda _: (AttemptResult.UNKNOWN, "cut off"))
 
     @operation.register
     def _(self, step: s.Reap) -> Operation[Any]:
@@ -148,8 +185,9 @@ class Work:
 
     @operation.register
     def _(self, step: s.Change) -> Operation[Any]:
-        changes = {"max_attempts": step.max_attempts, "sequenced": step.sequenced}
-        return _nothing_of(queues.change(CATALOG, step.queue, changes, actor="op", notify=False))
+        pace = None if step.every is None else 1_000_000.0 if step.every == 0 else 1 / (60 * step.every)
+        changes = {"max_attempts": step.max_attempts, "sequenced": step.sequenced, "ledger": step.ledger}
+        return _nothing_of(queues.change(CATALOG, step.queue, changes | {"rate": pace}, actor="op", notify=False))
 
     @operation.register
     def _(self, step: s.PromoteStranded) -> Operation[Any]:
@@ -162,6 +200,10 @@ class Work:
     @operation.register
     def _(self, step: s.Stats) -> Operation[Any]:
         return upkeep.stats(CATALOG)
+
+    @operation.register
+    def _(self, step: s.Read) -> Operation[Any]:
+        return _all_of({name: read(chosen(self.rows, step.rows)) for name, read in READINGS.items()})
 
     @operation.register
     def _(self, step: s.Accept) -> Operation[Any]:
@@ -179,13 +221,61 @@ class Work:
         return fence.admit(CATALOG, Entrance("receiver", step.resource, step.token))
 
     @operation.register
+    def _(self, step: s.Forget) -> Operation[Any]:
+        forget, whose = (inbox.purge, "consumer") if step.what == "inbox" else (fence.purge, "receiver")
+        return _only_count(forget(CATALOG, whose, older_than=timedelta(minutes=step.older_than), limit=step.limit))
+
+    @operation.register
+    def _(self, step: j.ReadLedger) -> Operation[Any]:
+        rows = {Kind.MESSAGE: self.rows, Kind.JOB: self.jobs.rows}
+        return _all_of({str(kind): ledger.attempts(CATALOG, kind, chosen(rows[kind], step.rows)) for kind in rows})
+
+    @operation.register
+    def _(self, step: j.PurgeLedger) -> Operation[Any]:
+        return ledger.purge(CATALOG, older_than=timedelta(minutes=step.older_than), limit=step.limit)
+
+    @operation.register
     def _(self, step: s.Break) -> Operation[Any]:
         return _BREAKERS[step.what](self, step.queue)
+
+
+def _by_message_id(ids: Sequence[int]) -> Operation[Any]:
+    """Look a message up by its row, and by its message id what has the same one."""
+    message = yield from operators.show(CATALOG, ids[0] if ids else 0)
+    if message is None:
+        return None
+    first = yield from operators.show(CATALOG, message.message.message_id)
+    return first, (yield from operators.show_all(CATALOG, message.message.message_id))
+
+
+READINGS: Mapping[str, Callable[[Sequence[int]], Operation[Any]]] = {
+    "dead": lambda _: operators.list_dead(CATALOG, queue="q", outcome=None, after=0, limit=2),
+    "by message id": _by_message_id,
+    "freed": lambda ids: keys.freed(CATALOG, ids),
+    "queues": lambda _: queues.queue_settings(CATALOG),
+    "open": lambda _: queues.has_open(CATALOG, "r"),
+    "inbox": lambda _: inbox.has_accepted(CATALOG, "consumer", "m"),
+    "number": lambda _: inbox.last_in_sequence(CATALOG, "consumer", "k"),
+}
 
 
 def _nothing_of(operation: Operation[Any]) -> Operation[None]:
     """Leave the result out: it has the instant of the change."""
     yield from operation
+
+
+def _only_count(operation: Operation[Forgotten]) -> Operation[tuple[int, bool]]:
+    """Leave out the instant behind which to go on."""
+    found = yield from operation
+    return found.count, found.after is None
+
+
+def _all_of(operations: Mapping[str, Operation[Any]]) -> Operation[dict[str, Any]]:
+    """Run operations one after the other; return what each one did."""
+    found = {}
+    for name, operation in operations.items():
+        found[name] = yield from operation
+    return found
 
 
 def _probe(queue: str) -> Operation[Any]:

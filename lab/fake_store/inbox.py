@@ -80,3 +80,18 @@ async def fence_find(turn: Turn, params: Params) -> list[Row]:
     """Answer ``fence_find``."""
     row = turn.get(FENCE, (params["receiver"], params["resource"]))
     return [] if row is None else [(row.token,)]
+
+
+async def fence_purge(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``fence_purge``."""
+    before = turn.now - micros(params["older_than"])
+
+    def is_old(row: FenceRow) -> bool:
+        is_ours = bool(row.receiver == params["receiver"])
+        return is_ours and row.admitted_at < before and row.admitted_at >= round(params["after"])
+
+    found = sorted(filter(is_old, turn.rows(FENCE)), key=lambda row: row.admitted_at)
+    old = await turn.lock_all(FENCE, found, is_old, skip=True, limit=params["limit"])
+    for row in old:
+        turn.delete(FENCE, row[:2])
+    return [(len(old), max((row.admitted_at for row in old), default=None))]

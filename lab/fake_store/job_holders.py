@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psycopg
+
 from fencepost.core.operation import Row
 from lab.fake_store.jobs import is_open, with_before
 from lab.fake_store.rows import JOB, JOB_AUDIT, AuditRow, JobRow, micros
@@ -149,7 +151,7 @@ async def job_end(turn: Turn, params: Params) -> list[Row]:
 
 
 async def job_retry(turn: Turn, params: Params) -> list[Row]:
-    """Answer ``job_retry``. (Of two at once of one unique key the server refuses the second; this does not.)"""
+    """Answer ``job_retry``: of two at once of one unique key the second is refused, as by a unique index."""
 
     def is_failed(row: JobRow) -> bool:
         return row.status == "failed"
@@ -162,6 +164,8 @@ async def job_retry(turn: Turn, params: Params) -> list[Row]:
             if row.unique_key is not None:
                 taken.add((row.task, row.unique_key))
     target = await turn.lock_all(JOB, found, is_failed)
+    for row in target:
+        await _refuse_taken(turn, row)
     return await _audited(
         turn,
         params,
@@ -171,3 +175,22 @@ async def job_retry(turn: Turn, params: Params) -> list[Row]:
             status="queued", outcome=None, finished_at=None, available_at=turn.now, attempts=0, reclaim_count=0
         ),
     )
+
+
+async def _refuse_taken(turn: Turn, retried: JobRow) -> None:
+    def has_its_key(row: JobRow) -> bool:
+        return is_open(row) and (row.task, row.unique_key) == (retried.task, retried.unique_key)
+
+    if retried.unique_key is not None and await turn.conflict(JOB, has_its_key) is not None:
+        raise psycopg.errors.UniqueViolation(f"an open job has {retried.unique_key!r}")
+
+
+async def job_refused(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``job_refused``."""
+    has = {(row.task, row.unique_key): row.id for row in turn.rows(JOB) if is_open(row)}
+
+    def rival(row: JobRow) -> int | None:
+        other = has.get((row.task, row.unique_key))
+        return None if row.unique_key is None or other == row.id else other
+
+    return [(row.id, row.status, row.outcome, row.unique_key, rival(row)) for row in _with_ids(turn, params)]

@@ -260,3 +260,22 @@ async def job_purge(turn: Turn, params: Params) -> list[Row]:
     for row in old:
         turn.delete(JOB, row.id)
     return [(len(old),)]
+
+
+async def job_stats_queues(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``job_stats_queues``."""
+    rows: list[Row] = []
+    open_jobs = [row for row in turn.rows(JOB) if is_open(row)]
+    for queue in sorted({row.queue for row in open_jobs}):
+        ours = [row for row in open_jobs if row.queue == queue]
+        queued = [row for row in ours if row.status == "queued"]
+        due = [row.available_at for row in queued if row.available_at <= turn.now]
+        leases = [row.lease_expires_at or 0 for row in ours if row.status == "processing"]
+        expired = sum(lease < turn.now for lease in leases)
+        rows.append((queue, len(queued), len(due), len(leases), expired, turn.now - min(due) if due else None))
+    return rows
+
+
+async def job_stats_failed(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``job_stats_failed``."""
+    return sorted(Counter(row.outcome for row in turn.rows(JOB) if row.status == "failed").items(), key=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.core.operation import Row
-from lab.fake_store.rows import ATTEMPT, AttemptRow, micros
+from lab.fake_store.rows import ATTEMPT, AUDIT, JOB, JOB_AUDIT, OUTBOX, AttemptRow, micros
 from lab.fake_store.turn import Params, Turn
 
 
@@ -35,6 +35,29 @@ async def ledger_close(turn: Turn, params: Params) -> list[Row]:
 
     await turn.update(ATTEMPT, filter(is_open, turn.rows(ATTEMPT)), is_open, ended)
     return []
+
+
+async def ledger_list(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``ledger_list``."""
+    held = {
+        "message": {(row.id, str(row.lease_version)) for row in turn.rows(OUTBOX) if row.status == "processing"},
+        "job": {(row.id, str(row.fence)) for row in turn.rows(JOB) if row.status == "processing"},
+    }[params["kind"]]
+    found = [row for row in turn.rows(ATTEMPT) if row.kind == params["kind"] and row.row_id in params["ids"]]
+    newest = sorted(found, key=lambda row: row.id)[-params["limit"] :]
+    return [
+        (
+            *(row.row_id, row.token, row.queue, row.attempt, row.worker, row.started_at, row.ended_at, row.result),
+            *(row.lease_lost, row.error, row.ended_at is None and (row.row_id, row.token) in held),
+        )
+        for row in sorted(newest, key=lambda row: (row.row_id, row.id))
+    ]
+
+
+async def ledger_retries(turn: Turn, params: Params) -> list[Row]:
+    """Answer ``ledger_retries``."""
+    audit = turn.rows(AUDIT if params["kind"] == "message" else JOB_AUDIT)
+    return [(row.row_id, row.at) for row in audit if row.action == "retry" and row.row_id in params["ids"]]
 
 
 async def ledger_purge(turn: Turn, params: Params) -> list[Row]:

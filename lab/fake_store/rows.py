@@ -189,6 +189,17 @@ class JobRow(NamedTuple):
     finished_at: int | None = None
 
 
+class CronRow(NamedTuple):
+    """A schedule, and how far it has come."""
+
+    name: str
+    task: str
+    expression: str
+    timezone: str
+    last_tick: int
+    seen_at: int
+
+
 R = TypeVar("R")
 
 
@@ -210,5 +221,6 @@ FENCE: Table[FenceRow] = Table("fence", lambda row: row[:2])
 ATTEMPT: Table[AttemptRow] = Table("attempt", lambda row: row.id)
 JOB: Table[JobRow] = Table("job", lambda row: row.id)
 JOB_AUDIT: Table[AuditRow] = Table("job_audit", lambda row: row.id)
+CRON: Table[CronRow] = Table("cron", lambda row: row.name)
 
-TABLES = (OUTBOX, AUDIT, QUEUE, KEY, INBOX, INBOX_KEY, FENCE, ATTEMPT, JOB, JOB_AUDIT)
+TABLES = (OUTBOX, AUDIT, QUEUE, KEY, INBOX, INBOX_KEY, FENCE, ATTEMPT, JOB, JOB_AUDIT, CRON)

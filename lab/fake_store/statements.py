@@ -15,6 +15,7 @@ from lab.fake_store import (
     ordering,
     producers,
     queues,
+    schedules,
     suspects,
     upkeep,
 )
@@ -35,13 +36,15 @@ _ANSWERS: tuple[Answer, ...] = (
     *(upkeep.session, upkeep.purge, upkeep.purge_holder),
     *(upkeep.stats_queues, upkeep.stats_dead, upkeep.stats_done, upkeep.stats_workers),
     *(inbox.inbox_accept, inbox.inbox_find, inbox.inbox_key_first, inbox.inbox_key_hold, inbox.inbox_key_move),
-    *(inbox.inbox_purge, inbox.fence_admit, inbox.fence_find),
+    *(inbox.inbox_purge, inbox.fence_admit, inbox.fence_find, inbox.fence_purge),
     *(jobs.job_enqueue, jobs.job_unique_find, jobs.job_queues, jobs.job_look, jobs.job_claim, jobs.job_lanes_lock),
     *(jobs.job_claim_lanes, jobs.job_claim_suspects, jobs.job_reclaim, jobs.job_purge),
     *(job_holders.job_held, job_holders.job_lock, job_holders.job_heartbeat, job_holders.job_done),
     *(job_holders.job_requeue, job_holders.job_fail, job_holders.job_finalized),
-    *(job_holders.job_end, job_holders.job_retry),
-    *(ledger.ledger_open, ledger.ledger_close, ledger.ledger_purge),
+    *(job_holders.job_end, job_holders.job_retry, job_holders.job_refused),
+    *(jobs.job_stats_queues, jobs.job_stats_failed),
+    *(schedules.cron_look, schedules.cron_register, schedules.cron_sign, schedules.cron_hold, schedules.cron_move),
+    *(ledger.ledger_open, ledger.ledger_close, ledger.ledger_purge, ledger.ledger_list, ledger.ledger_retries),
 )
 
 STATEMENTS: Mapping[str, Answer] = {answer.__name__: answer for answer in _ANSWERS}

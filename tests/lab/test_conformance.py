@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
+from lab.conformance import job_steps as j
+from lab.conformance import reach
 from lab.conformance import steps as s
 from lab.conformance.__main__ import stores_on, told
 from lab.conformance.campaign import campaign
@@ -15,10 +18,22 @@ from lab.conformance.postgres import PostgresStore
 from lab.conformance.store import Store
 
 from fencepost.embedded import PostgresServer
+from fencepost.store import jobs
+from fencepost.store.catalog import Catalog
 
 SEED = 20261130
 
 Stores = list[FakeStore | PostgresStore]
+
+HISTORIES_FOR_ALL = 400
+"""So many reach every statement that is not left out."""
+
+STEPS = {
+    kind.__name__
+    for module in (s, j)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, s.Step) and kind not in (s.Step, j.JobStep)
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +45,39 @@ def everywhere(postgres18: PostgresServer, postgres15: PostgresServer) -> Iterat
 
 @pytest.mark.parametrize("part", range(10))
 def test_two_thousand_histories_agree(everywhere: Stores, part: int) -> None:
-    # The last of ten parts runs on the older major version too; more, and all of them, by `make conformance`.
-    report = campaign(everywhere if part == 9 else everywhere[:2], histories=200, seed_number=SEED + part)
+    # Each major version has every second part; all on both of them, and more, by `make conformance`.
+    fake, newer, older = everywhere
+    stores = [fake, older if part % 2 else newer]
+    report = campaign(stores, histories=200, seed_number=SEED + part)
     assert report.disagreement is None, told(report)
     assert report.histories == 200
-    names = {name for name in vars(s) if isinstance(vars(s)[name], type) and issubclass(vars(s)[name], s.Step)}
     # Nothing that can happen was left out, nor what only two sessions can do to each other.
-    assert {*names - {"Step"}, "(waited)"} <= report.counts.keys(), told(report)
+    assert {*STEPS, "(waited)"} <= report.counts.keys(), told(report)
+
+
+def test_every_statement_and_operation_is_exercised_or_named_with_a_reason() -> None:
+    with closing(FakeStore()) as fake, reach.watched() as ran:
+        report = campaign([fake], histories=HISTORIES_FOR_ALL, seed_number=SEED)
+        operations = ran()
+    assert report.disagreement is None, told(report)
+    for everything, exercised, left_out in (
+        (reach.statements(), fake.sent.keys(), reach.LEFT_OUT),
+        (reach.operations().keys(), operations, reach.OPERATIONS_LEFT_OUT),
+    ):
+        unexplained = {name for name in everything if reach.reason(name, left_out) is None}
+        assert unexplained - exercised == set(), "neither exercised nor named"
+        assert exercised - unexplained == set(), "exercised, and named as left out"
+        beginnings = [each for each in left_out if not any(name.startswith(each) for name in everything)]
+        assert beginnings == [], "there is nothing of that name (any more)"
+
+
+def test_what_is_new_and_not_exercised_is_seen() -> None:
+    assert "job_claim" in reach.statements()
+    assert "jobs.claim" in reach.operations()
+    assert reach.reason("job_claim", reach.LEFT_OUT) is None
+    with reach.watched() as ran:
+        next(jobs.purge(Catalog(), older_than=timedelta(0), limit=1))
+    assert ran() == {"jobs.purge"}
 
 
 def test_the_same_seed_makes_the_same_histories() -> None:

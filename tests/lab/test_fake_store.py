@@ -35,13 +35,11 @@ NOT_ANSWERED = (
         "schema_",
         "migration_",
         "partition",
-        "cron_",
         "job_list_",
-        "job_stats_",
         "job_stuck_",
         "job_show",
     ),
-    *("keys_blocked", "job_refused", "inbox_consumers", "fence_purge", "ledger_list", "ledger_retries"),
+    *("keys_blocked", "inbox_consumers"),
 )
 
 
