@@ -31,7 +31,7 @@ from fencepost.runtime.link import Link
 from fencepost.store import catalog, upkeep
 from tests.postgres import fresh_database
 
-EVERY, OFFSET = 113, 17
+EVERY, OFFSET = 167, 17
 """A prime, so that it falls on another statement, and another way to end there, of each scenario."""
 
 

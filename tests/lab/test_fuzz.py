@@ -53,6 +53,7 @@ def run(places: Places, name: str, cases: int) -> Tally:
         return run_target(target, SEED, range(cases), lambda _: None, shrink=False)
 
 
+@pytest.mark.timeout(300)  # RabbitMQ takes its time to come up on a machine that does other things
 @pytest.mark.parametrize("name", [target.name for target in TARGETS])
 def test_no_fault_is_found(places: Places, name: str) -> None:
     tally = run(places, name, CASES[name])

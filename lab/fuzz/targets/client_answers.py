@@ -59,6 +59,7 @@ AMQP_ANSWERS = (
 class RabbitAnswers(BrokerAnswers):
     name = "rabbitmq-answers"
     share = 0.6
+    lanes = 15
     made_up = AMQP_ANSWERS
 
     @asynccontextmanager

@@ -35,7 +35,11 @@ FITTING = {
     "publisher": ("lab.fuzz.commanded:publish", "lab.fuzz.commanded:missing", "lab.missing:x"),
     "routes": ("*=stdout:", "a.*=mail", "a=mail,mail", "=", "*="),
     "destinations": ("mail=stdout:", "mail=http://127.0.0.1:1/", "mail=", "=x"),
-    "jobs": ("lab.fuzz.commanded:jobs", "lab.fuzz.commanded:jobs", "lab.fuzz.commanded:publish", "lab.missing:x"),
+    "rows": ("1000", "5000", "1000000000", "999"),
+    "ahead": ("1", "2", "5", "0"),
+    "older_than": ("1d", "30d"),
+    "lease": ("60s", "5m"),
+    "name": ("lab.fuzz.commanded:jobs", "lab.fuzz.commanded:jobs", "lab.fuzz.commanded:publish", "lab.missing:x"),
 }
 """Values that a parameter can do something with."""
 NOT_OURS = frozenset({"--config", "--store", "--debug", "--watch", "--schema", "--table", "--help"})
@@ -187,14 +191,19 @@ def _arguments(chance: Random, command: click.Command, *, makes: bool) -> Iterat
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
             yield from (_value(chance, parameter) for _ in range(chance.choice((0, 1, 1, 1, 2))))
-        elif isinstance(parameter, click.Option) and not left_out & set(parameter.opts):
-            share = 0.8 if parameter.required else 0.25
-            if values.often(chance, share):
-                yield chance.choice([*parameter.opts, *parameter.secondary_opts])
-                if not parameter.is_flag:
-                    yield from (_value(chance, parameter) for _ in range(parameter.nargs))
+        elif left_out.isdisjoint(parameter.opts) and values.often(chance, _share(parameter, command)):
+            yield chance.choice([*parameter.opts, *parameter.secondary_opts])
+            if not getattr(parameter, "is_flag", False):
+                yield from (_value(chance, parameter) for _ in range(parameter.nargs))
     if values.often(chance, 0.03):
         yield chance.choice(TEXTS)
+
+
+def _share(option: click.Parameter, command: click.Command) -> float:
+    """Return how often an option is given: of many only some, or there is always one that is refused."""
+    if option.required or option.name == "to":
+        return 0.8
+    return min(0.25, 1.5 / len(command.params))
 
 
 def _value(chance: Random, parameter: click.Parameter) -> str:
