@@ -302,7 +302,9 @@ def test_a_purge_passes_by_what_somebody_is_at(db: Connection, db2: Connection) 
 # --- at depth --------------------------------------------------------------------------------------------
 
 DEPTH = 30_000
-IDS = list(range(DEPTH // 2, DEPTH // 2 + 200))
+IDS = list(range(DEPTH // 2, DEPTH // 2 + 20))
+"""Few enough that looking each up costs clearly less than these few pages, also by the statistics of an empty
+table, which an autovacuum may have counted just before. (For 200 the planner may well read all of them once.)"""
 STATEMENTS: dict[str, dict[str, Any]] = {
     "ledger_close": {
         "ids": IDS,
