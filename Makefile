@@ -70,8 +70,8 @@ conformance: $(VENV)/dev ## random histories on model, fake store and PostgreSQL
 	$(BIN)/python -m lab.conformance --histories $(or $(HISTORIES),20000) $(if $(SEED),--seed $(SEED)) $(INTO:%=--into %)
 
 # SCHEDULES=100000, or HOURS=2 of wall time; SEED=… to repeat a run; ONLY=… one schedule, as a failure prints it.
-simulate: $(VENV)/dev ## the shipped dispatcher on a virtual clock, with faults: SEED=… HOURS=… SCHEDULES=… CORES=2 INTO=file
-	$(BIN)/python -m lab.simulator $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) \
+simulate: $(VENV)/dev ## the shipped dispatcher and worker on a virtual clock, with faults: SEED=… SCHEDULES=… OF=jobs CORES=2 INTO=file
+	$(BIN)/python -m lab.simulator $(if $(OF),--of $(OF)) $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) \
 		$(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) \
 		$(if $(CORES),--cores $(CORES)) $(if $(INTO),--into $(INTO))
 

@@ -57,9 +57,10 @@ def _simulator(found: Mapping[str, Any]) -> Figures:
         "faults": sum(found["faults"].values()),
         "virtual hours": round(found["virtual_hours"]),
         "publishes": found["publishes"],
+        "runs of jobs": found["counts"].get("runs", 0),
         DUPLICATES: sum(duplicates.values()) - unexplained,
         UNEXPLAINED: unexplained,
-        "schedules that failed": len(found["failed_seeds"]),
+        "schedules that failed": len(found["failed"]),
     }
 
 

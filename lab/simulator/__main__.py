@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lab.simulator import seams
 from lab.simulator.campaign import Totals
-from lab.simulator.plan import Plan, plan_of
-from lab.simulator.run import simulate
+from lab.simulator.kinds import MAKERS, name_of, simulate
+from lab.simulator.schedule import Schedule
 from lab.simulator.shrink import LeftOut, shrunk
 from lab.simulator.slices import Book, explored, slices
 
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
     if options.only is not None:
-        return _repeat(options.only, LeftOut.read(options.without), lines=options.trace)
+        made = MAKERS[options.of](options.only)
+        return _repeat(made, LeftOut.read(options.without), lines=options.trace)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if not options.json:
         print(f"simulator: seed {seed}", flush=True)
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _tell(totals)
         for failed, violation in totals.failed.items():
-            _explain(failed, violation)
+            _explain(MAKERS[options.of](failed), violation)
     return 1 if totals.failed or not totals.schedules else 0
 
 
@@ -45,10 +46,10 @@ def _explored(options: argparse.Namespace, seed: int) -> Totals:
     if schedules is None and options.hours is None:
         schedules = USUAL_SCHEDULES
     ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
-    book = Book(options.into)
+    book = Book(options.into, options.of)
     wanted = (each for each in slices(seed, schedules) if not book.has(each))
     told_at = time.monotonic()
-    for seeds, found in explored(wanted, cores=options.cores, keeps_going=options.keep_going):
+    for seeds, found in explored(wanted, options.of, cores=options.cores, keeps_going=options.keep_going):
         book.add(seeds, found)
         now = time.monotonic()
         if now >= told_at + PROGRESS_SECONDS and not options.json:
@@ -62,7 +63,10 @@ def _explored(options: argparse.Namespace, seed: int) -> Totals:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lab.simulator",
-        description="Runs the shipped dispatcher on a virtual clock over the fake store, with faults.",
+        description="Runs the shipped dispatcher and worker on a virtual clock over the fake store, with faults.",
+    )
+    parser.add_argument(
+        "--of", choices=tuple(MAKERS), default="both", help="what is simulated; both: in turns (the default)"
     )
     parser.add_argument(
         "--seed", type=int, help="where the schedules' own seeds begin; drawn and printed if left out"
@@ -74,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first schedule that fails")
     parser.add_argument("--only", type=int, metavar="SEED", help="repeat the one schedule with this very seed")
     parser.add_argument(
-        "--without", default="", metavar="LIST", help="with --only: leave out faults, messages, processes"
+        "--without", default="", metavar="LIST", help="with --only: leave out faults, messages or jobs, processes"
     )
     parser.add_argument("--trace", type=int, default=TRACE_LINES, metavar="LINES", help="lines of a trace to show")
     parser.add_argument("--cores", type=int, default=1, help="processes that share the schedules (1)")
@@ -91,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 def _tell_progress(totals: Totals) -> None:
     print(
         f"  {totals.schedules} schedules, {totals.rate:.0f}/s of CPU, {totals.faults.total()} faults, "
-        f"{totals.publishes} publishes, {totals.duplicates.total()} duplicates, {len(totals.failed)} failed",
+        f"{_counted(totals)}, {totals.duplicates.total()} duplicates, {len(totals.failed)} failed",
         flush=True,
     )
 
@@ -99,35 +103,39 @@ def _tell_progress(totals: Totals) -> None:
 def _tell(totals: Totals) -> None:
     print(
         f"{totals.schedules} schedules in {totals.cpu_seconds:.1f} s of CPU ({totals.rate:.1f}/s): "
-        f"{totals.seconds / 3600:.2f} virtual hours, {totals.steps} steps, {totals.publishes} publishes, "
-        f"{totals.accepted} accepted"
+        f"{totals.seconds / 3600:.2f} virtual hours, {totals.steps} steps, {_counted(totals)}"
     )
     for name, found in (("faults", totals.faults), ("duplicates", totals.duplicates)):
         print(f"  {name}, {found.total()}: " + ", ".join(f"{kind} {many}" for kind, many in sorted(found.items())))
     print(f"{len(totals.failed)} failed" if totals.failed else "0 violations, 0 unexplained duplicates")
 
 
-def _explain(seed: int, violation: str) -> None:
+def _counted(totals: Totals) -> str:
+    return ", ".join(f"{many} {what}" for what, many in totals.counts.items())
+
+
+def _explain(plan: Schedule, violation: str) -> None:
     """Print a schedule that failed, made short, and how to repeat it."""
-    print(f"\nseed {seed}: {violation}")
+    print(f"\nseed {plan.seed}: {violation}")
     first = violation.split(":")[0]
 
-    def fails(plan: Plan) -> bool:
-        found = simulate(plan).violations
+    def fails(smaller: Schedule) -> bool:
+        found = simulate(smaller).violations
         return bool(found) and found[0].split(":")[0] == first
 
     with seams.simulated():
-        left_out = shrunk(plan_of(seed), fails)
-    print(f"repeat it:      python -m lab.simulator --only {seed}")
-    print(f"its short form: python -m lab.simulator --only {seed} --without '{left_out}'")
-    _repeat(seed, left_out, lines=TRACE_LINES)
+        left_out = shrunk(plan, fails)
+    again = f"python -m lab.simulator --of {name_of(plan)} --only {plan.seed}"
+    print(f"repeat it:      {again}")
+    print(f"its short form: {again} --without '{left_out}'")
+    _repeat(plan, left_out, lines=TRACE_LINES)
 
 
-def _repeat(seed: int, left_out: LeftOut, *, lines: int) -> int:
-    plan = left_out.of(plan_of(seed))
+def _repeat(made: Schedule, left_out: LeftOut, *, lines: int) -> int:
+    plan = left_out.of(made)
     with seams.simulated():
         result = simulate(plan, keeps_trace=True)
-    print(f"{plan.processes} processes, {len(plan.messages)} messages, {len(plan.faults)} faults:")
+    print(f"{plan.processes} processes, {len(plan.numbers)} {name_of(plan)}, {len(plan.faults)} faults:")
     for fault in plan.faults:
         print(f"  {fault}")
     for entry in result.trace[-lines:]:

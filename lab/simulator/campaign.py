@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.simulator import seams
-from lab.simulator.plan import Plan, plan_of
-from lab.simulator.run import Result, simulate
+from lab.simulator.kinds import simulate
+from lab.simulator.plan import plan_of
+from lab.simulator.run import Result
+from lab.simulator.schedule import Schedule
 
 COLLECT_EVERY = 50
 """Schedules between two collections of rubbish."""
@@ -25,8 +27,8 @@ class Totals:
     seconds: float = 0.0
     """Virtual ones."""
     steps: int = 0
-    publishes: int = 0
-    accepted: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """What was started, and what came of it."""
     faults: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
@@ -37,8 +39,7 @@ class Totals:
         self.schedules += 1
         self.seconds += result.seconds
         self.steps += result.steps
-        self.publishes += result.publishes
-        self.accepted += result.accepted
+        self.counts.update(result.counts)
         self.faults.update(result.faults)
         self.duplicates.update(result.duplicates)
         if result.violations:
@@ -48,8 +49,7 @@ class Totals:
         self.schedules += other.schedules
         self.seconds += other.seconds
         self.steps += other.steps
-        self.publishes += other.publishes
-        self.accepted += other.accepted
+        self.counts.update(other.counts)
         self.faults.update(other.faults)
         self.duplicates.update(other.duplicates)
         self.cpu_seconds += other.cpu_seconds
@@ -66,8 +66,9 @@ class Totals:
             "schedules": self.schedules,
             "virtual_hours": self.seconds / 3600,
             "steps": self.steps,
-            "publishes": self.publishes,
-            "accepted": self.accepted,
+            "publishes": self.counts["publishes"],
+            "accepted": self.counts["accepted"],
+            "counts": dict(self.counts),
             "faults": dict(sorted(self.faults.items())),
             "duplicates": dict(sorted(self.duplicates.items())),
             "cpu_seconds": self.cpu_seconds,
@@ -78,9 +79,9 @@ class Totals:
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Totals:
         """Read what `as_dict` has written."""
-        plain = {name: record[name] for name in ("schedules", "steps", "publishes", "accepted", "cpu_seconds")}
         return cls(
-            **plain,
+            **{name: record[name] for name in ("schedules", "steps", "cpu_seconds")},
+            counts=Counter(record["counts"]),
             seconds=record["virtual_hours"] * 3600,
             faults=Counter(record["faults"]),
             duplicates=Counter(record["duplicates"]),
@@ -92,7 +93,7 @@ def explore(
     seeds: Iterable[int],
     *,
     is_enough: Callable[[Totals], bool] = lambda _: False,
-    make: Callable[[int], Plan] = plan_of,
+    make: Callable[[int], Schedule] = plan_of,
 ) -> Totals:
     """Simulate a schedule for each seed until it is enough."""
     totals = Totals()

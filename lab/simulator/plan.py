@@ -158,6 +158,11 @@ class Plan:
         """Seconds after which nothing goes wrong any more."""
         return 2.5 * self.lease
 
+    @property
+    def numbers(self) -> list[int]:
+        """Of the messages."""
+        return [each.number for each in self.messages]
+
     def without(
         self, faults: Collection[int] = (), messages: Collection[int] = (), processes: Collection[int] = ()
     ) -> Plan:

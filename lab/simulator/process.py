@@ -1,10 +1,12 @@
-"""A process: the shipped dispatcher on two loops of its own, killed, paused, stopped and started again."""
+"""A process: the shipped code on loops of its own, killed, paused, stopped and started again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from fencepost.runtime.dispatcher import Dispatcher
+from fencepost.runtime.lifecycle import LeaseHolder
 from fencepost.runtime.routes import Route
 from lab.simulator.loop import VirtualLoop
 from lab.simulator.plan import Fault
@@ -12,7 +14,7 @@ from lab.simulator.publisher import BatchReceiver, Receiver
 
 if TYPE_CHECKING:
     from lab.simulator.connection import Connection
-    from lab.simulator.run import Run
+    from lab.simulator.run import MessageRun, Run
 
 RESTART_SECONDS = 0.3
 """Until another process stands in the place of one that is gone."""
@@ -53,13 +55,17 @@ class Client:
         return every[0] if every else None
 
 
-class Process(Client):
-    """One dispatcher, and those that take its place under the same name."""
+class Process(Client, ABC):
+    """One that works under leases, and those that take its place under the same name."""
+
+    holder: LeaseHolder[Any]
+    """The shipped code that runs in it."""
 
     def __init__(self, run: Run, number: int) -> None:
         super().__init__(run, f"w{number}")
         self.number = number
         self.is_up = False
+        self.loops: tuple[VirtualLoop, ...] = ()
         self._sent = self._written = 0
         self._held_until = 0.0
 
@@ -73,12 +79,12 @@ class Process(Client):
 
     @property
     def is_held(self) -> bool:
-        return self.loop.is_held or self.loop.beside.is_held
+        return any(each.is_held for each in self.loops)
 
     @property
     def held(self) -> int:
         """How many rows it holds, as it knows."""
-        held = getattr(self.dispatcher, "_held", None)
+        held = getattr(self.holder, "_held", None)
         return 0 if held is None else len(held)
 
     # --- its life ---
@@ -91,27 +97,27 @@ class Process(Client):
         self.incarnation += 1
         self.is_up = True
         self.started_at = run.world.now
-        self.loop = VirtualLoop(run.world, self.name, self)
-        self.loop.beside = VirtualLoop(run.world, f"{self.name} heartbeat", self)
+        self.loops = self._made_loops()
         self.connections = []
         run.trace(self.name, "starts", self.incarnation)
-        self.dispatcher = self._made()
+        self.holder = self._made()
         self._task = self.loop.create_task(self._live())
 
-    def _made(self) -> Dispatcher:
-        plan = self.run.plan
-        receiver = (BatchReceiver if plan.takes_batches else Receiver)(self)
-        return Dispatcher(
-            "postgresql://simulated",
-            [Route("*", receiver)],
-            self.run.settings(self.name),
-        )
+    def _made_loops(self) -> tuple[VirtualLoop, ...]:
+        """Make its main loop, and those of its threads."""
+        self.loop = VirtualLoop(self.run.world, self.name, self)
+        self.loop.beside = VirtualLoop(self.run.world, f"{self.name} heartbeat", self)
+        return self.loop, self.loop.beside
+
+    @abstractmethod
+    def _made(self) -> LeaseHolder[Any]:
+        """Make what runs in it."""
 
     async def _live(self) -> None:
         incarnation = self.incarnation
         try:
-            drained = await self.dispatcher.run(handle_signals=False)
-        except Exception as error:  # noqa: BLE001 - whatever ends a dispatcher is a finding
+            drained = await self.holder.run(handle_signals=False)
+        except Exception as error:  # noqa: BLE001 - whatever ends it is a finding
             self.run.watch.violated("alive", f"{self.name} ended by itself: {error!r}")
             return
         if incarnation == self.incarnation:
@@ -129,7 +135,7 @@ class Process(Client):
 
     def _gone(self, notice: float) -> None:
         self.is_up = False
-        for loop in (self.loop, self.loop.beside):
+        for loop in self.loops:
             loop.end()
         for connection in self.connections:
             connection.vanish(notice)
@@ -141,7 +147,7 @@ class Process(Client):
             return
         self.run.trace(self.name, "is paused", round(seconds, 3))
         self.note("pause", seconds)
-        self._hold((self.loop, self.loop.beside), seconds)
+        self._hold(self.loops, seconds)
 
     def block(self, seconds: float) -> None:
         """Block its main loop for a while, as an async function does that does blocking work."""
@@ -160,7 +166,7 @@ class Process(Client):
     def _go_on(self, loops: tuple[VirtualLoop, ...]) -> None:
         if self.run.world.now < self._held_until - 1e-9:
             return
-        for loop in (*loops, self.loop, self.loop.beside):
+        for loop in (*loops, *self.loops):
             loop.go_on()
 
     def vanish(self) -> None:
@@ -178,7 +184,7 @@ class Process(Client):
         self.note("shutdown", self.run.plan.grace + 1.0)
         self.run.watch.is_told_to_stop(self)
         for _ in range(2 if hurries else 1):
-            self.loop.call_soon(self.dispatcher.stop)
+            self.loop.call_soon(self.holder.stop)
 
     def is_well_since(self, since: float) -> bool:
         """Tell whether it runs, and has been let alone since an instant."""
@@ -192,3 +198,14 @@ class Process(Client):
         """Tell whether nothing else has happened to it since it was started."""
         hurt = [what for until, what in (*self.hurt, *self.run.hurt) if until >= self.started_at]
         return all(what == "shutdown" for what in hurt)
+
+
+class DispatcherProcess(Process):
+    """One dispatcher, and those that take its place."""
+
+    run: MessageRun
+    holder: Dispatcher
+
+    def _made(self) -> Dispatcher:
+        receiver = (BatchReceiver if self.run.plan.takes_batches else Receiver)(self)
+        return Dispatcher("postgresql://simulated", [Route("*", receiver)], self.run.settings)

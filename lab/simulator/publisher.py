@@ -17,7 +17,7 @@ from fencepost.publishers.base import Delivery
 from lab.simulator.plan import POISON, Fault
 
 if TYPE_CHECKING:
-    from lab.simulator.process import Process
+    from lab.simulator.process import DispatcherProcess
     from lab.simulator.seen import Publish
 
 FASTEST = 0.001
@@ -32,7 +32,7 @@ ARRIVES = frozenset(
 class Receiver:
     """One process's way to the receiver."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: DispatcherProcess) -> None:
         self._process = process
         self._incarnation = process.incarnation
 
@@ -136,7 +136,7 @@ class BatchReceiver(Receiver):
     Where a batch has no answer in time, there is none for any message of it, those that were taken included.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: DispatcherProcess) -> None:
         super().__init__(process)
         self._batches: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """Row ids and tokens of each batch under way, by those of each of its messages."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 from fencepost.config import DispatcherSettings
 from fencepost.runtime.link import Limits
 from fencepost.store.catalog import Catalog, Names
-from lab.fake_store.rows import OUTBOX, QUEUE, QueueRow, micros
+from lab.fake_store.rows import QUEUE, QueueRow, micros
+from lab.fake_store.turn import Answer
 from lab.simulator import seams
+from lab.simulator.judge import Judge
 from lab.simulator.loop import Endless, World
-from lab.simulator.outside import Operator, Producers
+from lab.simulator.outside import MessageOperator, MessageProducers, Operator, Producers
 from lab.simulator.plan import POISON, STATEMENTS, Fault, Plan
-from lab.simulator.process import Process
+from lab.simulator.process import DispatcherProcess, Process
+from lab.simulator.schedule import Schedule
 from lab.simulator.seen import Publish
 from lab.simulator.server import Server, ServerSession
 from lab.simulator.store import TIME_OF_START, WatchedDatabase
@@ -42,13 +46,13 @@ come back within that."""
 class Result:
     """What came of one schedule."""
 
-    plan: Plan
+    plan: Schedule
     violations: list[str]
     seconds: float
     """Virtual ones."""
     steps: int
-    publishes: int
-    accepted: int
+    counts: Mapping[str, int]
+    """What was started, and what came of it."""
     faults: Counter[str]
     duplicates: Counter[str]
     trace: list[tuple[Any, ...]] = field(repr=False)
@@ -59,10 +63,17 @@ class Result:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class Run:
-    """Everything that one schedule is made of; see `simulate`."""
+class Run(ABC):
+    """Everything that one schedule is made of, whatever works in it; see `simulate`."""
 
-    def __init__(self, plan: Plan, *, keeps_trace: bool) -> None:
+    watch: Judge
+    producers: Producers[Any]
+    operator: Operator
+    processes: Sequence[Process]
+
+    def __init__(
+        self, plan: Schedule, *, keeps_trace: bool, statements: Mapping[str, Answer] | None = None
+    ) -> None:
         self.plan = plan
         self.keeps_trace = keeps_trace
         self.chance = random.Random(plan.chances)
@@ -75,26 +86,15 @@ class Run:
         self.hurt: list[tuple[float, str]] = []
         """What happened to all processes at once; see `Process.hurt`."""
         self.rolled_back: set[int] = set()
-        self.retention_micros = None if plan.retention is None else micros(plan.retention)
         self.listeners: list[ServerSession] = []
         self.writer: ServerSession | None = None
         self.statement_faults = {
             (each.place, each.target, each.nth): each for each in plan.faults if each.place in STATEMENTS
         }
-        self._publish_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "publish"}
         self.begun_at = self.world.now
-        self.was_paused = any(each.kind == "pause" and each.place == "operator" for each in plan.faults)
         self.poison = next((each.target for each in plan.faults if each.kind == POISON), None)
-        self.watch = Watch(self)
         self.server = Server(self)
-        self.database = WatchedDatabase(self)
-        queue = QueueRow("default", rate=plan.rate, ledger=plan.keeps_ledger)
-        if queue != QueueRow("default"):
-            self.database.committed[QUEUE]["default"] = queue
-        self.producers = Producers(self)
-        self.operator = Operator(self)
-        self.processes = [Process(self, number) for number in range(plan.processes)]
-        self._settings = _settings(plan)
+        self.database = WatchedDatabase(self, statements)
         self._resolved = not plan.resolves
 
     # --- what its parts ask ---
@@ -115,19 +115,9 @@ class Run:
         """Return how long the server takes to notice that a process is gone: nothing, or part of a lease."""
         return 0.0 if self.chance.random() < 0.7 else self.plan.lease * self.chance.random()
 
-    def settings(self, owner: str) -> DispatcherSettings:
-        return self._settings
-
     @property
     def are_faults_over(self) -> bool:
         return self.world.now >= self.begun_at + self.plan.faults_end
-
-    def publish_fault(self, publish: Publish) -> Fault | None:
-        """Return what happens at a publish."""
-        poison = self._publish_faults.get((publish.number, 0))
-        if poison is not None and poison.kind == POISON:
-            return poison
-        return None if self.are_faults_over else self._publish_faults.get((publish.number, publish.nth))
 
     def fault_happens(self, fault: Fault, process: Any) -> None:
         """Note that a fault takes place, at a process or at none."""
@@ -176,15 +166,10 @@ class Run:
 
     def _out_of_time(self) -> None:
         if not self.is_finished:
-            rows = self.database.committed[OUTBOX]
-            left = [
-                f"{row.id} ({row.status}, attempts {row.attempts}, {row.recovery_policy})"
-                for row in map(rows.__getitem__, sorted(self.watch.open)[:10])
-            ]
             busy = [f"{each.name} holds {each.held}" for each in self.processes if each.is_up and each.held]
             busy += [f"{each.name} is held" for each in self.processes if each.is_up and each.is_held]
             busy += [f"{self.producers.left} producers and {self.operator.busy} operators are at it"]
-            self.watch.violated("I1", f"not drained in time: open rows {', '.join(left)}; {'; '.join(busy)}")
+            self.watch.violated("I1", f"not drained in time: open rows {self.watch.left()}; {'; '.join(busy)}")
 
     def _is_settled(self) -> bool:
         if self.is_finished:
@@ -199,10 +184,52 @@ class Run:
             return self.operator.busy == 0
         return True
 
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Return what was started and what came of it."""
+
+
+class MessageRun(Run):
+    """A schedule of the dispatcher."""
+
+    plan: Plan
+    watch: Watch
+    processes: Sequence[DispatcherProcess]
+
+    def __init__(self, plan: Plan, *, keeps_trace: bool) -> None:
+        super().__init__(plan, keeps_trace=keeps_trace)
+        self.retention_micros = None if plan.retention is None else micros(plan.retention)
+        queue = QueueRow("default", rate=plan.rate, ledger=plan.keeps_ledger)
+        if queue != QueueRow("default"):
+            self.database.committed[QUEUE]["default"] = queue
+        self._publish_faults = {(each.target, each.nth): each for each in plan.faults if each.place == "publish"}
+        self.was_paused = any(each.kind == "pause" and each.place == "operator" for each in plan.faults)
+        self.watch = Watch(self)
+        self.producers = MessageProducers(self, plan.messages)
+        self.operator = MessageOperator(self)
+        self.settings = _settings(plan)
+        self.processes = [DispatcherProcess(self, number) for number in range(plan.processes)]
+
+    def publish_fault(self, publish: Publish) -> Fault | None:
+        """Return what happens at a publish."""
+        poison = self._publish_faults.get((publish.number, 0))
+        if poison is not None and poison.kind == POISON:
+            return poison
+        return None if self.are_faults_over else self._publish_faults.get((publish.number, publish.nth))
+
+    def counts(self) -> Mapping[str, int]:
+        publishes = [each for some in self.watch.publishes.values() for each in some]
+        return {"publishes": len(publishes), "accepted": sum(len(each.accepted_at) for each in publishes)}
+
 
 def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:
-    """Run one schedule; inside `seams.simulated`."""
-    run = Run(plan, keeps_trace=keeps_trace)
+    """Run one schedule of the dispatcher; inside `seams.simulated`."""
+    return judged(MessageRun(plan, keeps_trace=keeps_trace))
+
+
+def judged(run: Run) -> Result:
+    """Run a schedule to its end; inside `seams.simulated`."""
+    plan = run.plan
     seams.CLOCK.monotonic = run.world.time
     seams.CHANCE.seed(plan.chances)
     seams.UNEXPLAINED.clear()
@@ -218,14 +245,12 @@ def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:
             run.watch.violated("simulator", repr(failure))
     run.is_over = True
     seams.CLOCK.monotonic = seams.nowhen
-    publishes = [each for some in run.watch.publishes.values() for each in some]
     return Result(
         plan,
         run.watch.violations,
         run.world.now - run.begun_at,
         run.world.steps,
-        len(publishes),
-        sum(len(each.accepted_at) for each in publishes),
+        run.counts(),
         run.faults,
         run.watch.duplicates(),
         run.events,

@@ -1,4 +1,4 @@
-"""What of fencepost is replaced while it is simulated: clock, chance, connections, one thread, and nothing else.
+"""What of fencepost is replaced while it is simulated: clock, chance, connections, threads, and nothing else.
 
 Everything here is a name that the shipped modules look up when they use it. What stands in for it finds the
 process it belongs to by the event loop that runs.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest import mock
 
-from fencepost.runtime import heartbeat, lifecycle, link, pacing, retention, wakeup
+from fencepost.runtime import heartbeat, lifecycle, link, pacing, retention, threads, wakeup
 from lab.simulator.loop import VirtualLoop
 
 _MODULES = (
@@ -97,6 +97,32 @@ async def _stop_beating(self: Any, timeout: float) -> None:
             await ended.wait()
 
 
+async def _call_in_thread(self: Any, function: Callable[[], Any]) -> Any:
+    """Run a handler on the loop of its process's threads, where nothing can cancel it.
+
+    What such a handler returns is a coroutine here: it is what the thread does. How it ends is told as the shipped
+    code tells it.
+    """
+    main = _loop()
+    future: asyncio.Future[Any] = main.create_future()
+
+    async def work() -> None:
+        result, error = None, None
+        try:
+            result = await function()
+        except BaseException as caught:  # noqa: BLE001 - as threads do: it goes to whoever waits
+            error = caught
+        self._ended(main, (future, result, error))
+
+    main.process.threads.create_task(work())
+    try:
+        return await future
+    finally:
+        if future.cancelled():
+            self.abandoned += 1
+            self._on_abandon(self.abandoned)
+
+
 @contextlib.contextmanager
 def simulated() -> Iterator[None]:
     """Let the shipped code live in a simulation for the length of the block."""
@@ -118,6 +144,7 @@ def simulated() -> Iterator[None]:
             (wakeup, "is_shared", _is_shared),
             (heartbeat.Heartbeat, "start", _beat),
             (heartbeat.Heartbeat, "stop", _stop_beating),
+            (threads.Threads, "call", _call_in_thread),
             (lifecycle.LeaseHolder, "_check_schema", _check_schema),
             # (Every loop keeps its tasks; a list of all tasks would cost as much as the tasks.)
             (asyncio.tasks._all_tasks, "add", bool),  # type: ignore[attr-defined] # noqa: SLF001 - see above

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lab.simulator.process import Client, Process
-    from lab.simulator.run import Run
+from lab.simulator.judge import Judge, Label
 
-Label = tuple[str, int]
+if TYPE_CHECKING:
+    from lab.simulator.process import Client, DispatcherProcess
+    from lab.simulator.run import MessageRun
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,7 @@ class Publish:
     nth: int
     row_id: int
     token: int
-    process: Process
+    process: DispatcherProcess
     at: float
     cause: str | None
     """Why there was another one after the one before; None for the first."""
@@ -44,12 +44,13 @@ class Publish:
     accepted_at: list[float] = field(default_factory=list)
 
 
-class Seen:
+class Seen(Judge):
     """What was seen of one schedule so far, and what was found wrong."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.violations: list[str] = []
+    _run: MessageRun
+
+    def __init__(self, run: MessageRun) -> None:
+        super().__init__(run)
         self.leases: dict[tuple[int, int], Lease] = {}
         self.publishes: dict[int, list[Publish]] = {}
         """By row id."""
@@ -70,11 +71,3 @@ class Seen:
         """Row ids and tokens of which a receiver has said that they had arrived before."""
         self.done_by: Counter[Label] = Counter()
         self.commits = 0
-
-    def violated(self, guarantee: str, what: str) -> None:
-        """Note that a guarantee was broken, and end the schedule."""
-        if self._run.is_over:
-            return
-        self._run.trace("watch", "VIOLATION", guarantee, what)
-        self.violations.append(f"{guarantee}: {what}")
-        self._run.is_finished = True

@@ -1,11 +1,14 @@
-"""Makes a failing schedule short: leaves out faults, messages and processes while it still fails."""
+"""Makes a failing schedule short: leaves out faults, messages or jobs, and processes while it still fails."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from lab.simulator.plan import Plan
+from lab.simulator.schedule import Schedule
+
+P = TypeVar("P", bound=Schedule)
 
 MOST_TRIES = 400
 
@@ -18,7 +21,7 @@ class LeftOut:
     messages: frozenset[int] = frozenset()
     processes: int = 0
 
-    def of(self, plan: Plan) -> Plan:
+    def of(self, plan: P) -> P:
         return plan.without(self.faults, self.messages, range(self.processes))
 
     def __str__(self) -> str:
@@ -33,7 +36,7 @@ class LeftOut:
         return cls(frozenset(numbers["f"]), frozenset(numbers["m"]), sum(numbers["p"]))
 
 
-def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> LeftOut:
+def shrunk(plan: P, fails: Callable[[P], bool]) -> LeftOut:
     """Return what can be left out of a plan that fails, so that it still does."""
     left_out = LeftOut()
     tries = 0
@@ -50,10 +53,10 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> LeftOut:
     return left_out
 
 
-def _smaller(plan: Plan, left_out: LeftOut) -> Iterator[LeftOut]:
+def _smaller(plan: Schedule, left_out: LeftOut) -> Iterator[LeftOut]:
     """Yield what leaves out more: halves first, then one thing after the other."""
     faults = [each for each in range(len(plan.faults)) if each not in left_out.faults]
-    messages = [each.number for each in plan.messages if each.number not in left_out.messages]
+    messages = [each for each in plan.numbers if each not in left_out.messages]
     for some in _parts(faults):
         yield LeftOut(left_out.faults | set(some), left_out.messages, left_out.processes)
     if plan.processes - left_out.processes > 1:

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from lab.simulator.campaign import Totals, explore
+from lab.simulator.kinds import MAKERS
 
 SLICE = 200
 """Schedules of a slice: a few seconds' work, which an interruption may cost."""
@@ -26,15 +27,16 @@ def slices(first: int, schedules: int | None) -> Iterator[range]:
 class Book:
     """The figures of every slice, in a file that has a line for each; a later run goes on behind them."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, of: str) -> None:
+        self._path, self._of = path, of
         self._slices: dict[int, Totals] = {}
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 # (An interruption may have torn the last one: then that slice has to be done again.)
                 with contextlib.suppress(json.JSONDecodeError):
                     record = json.loads(line)
-                    self._slices[record["first_seed"]] = Totals.read(record["totals"])
+                    if record["of"] == of:
+                        self._slices[record["first_seed"]] = Totals.read(record["totals"])
 
     def has(self, seeds: range) -> bool:
         """Tell whether a slice was done to its end, and nothing failed."""
@@ -45,7 +47,9 @@ class Book:
         self._slices[seeds.start] = totals
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps({"first_seed": seeds.start, "totals": totals.as_dict()}))
+                file.write(
+                    "\n" + json.dumps({"of": self._of, "first_seed": seeds.start, "totals": totals.as_dict()})
+                )
 
     def total(self) -> Totals:
         """Add up all slices, those of earlier runs included."""
@@ -55,18 +59,18 @@ class Book:
         return total
 
 
-def explored(wanted: Iterable[range], *, cores: int, keeps_going: bool) -> Iterator[tuple[range, Totals]]:
+def explored(wanted: Iterable[range], of: str, *, cores: int, keeps_going: bool) -> Iterator[tuple[range, Totals]]:
     """Yield slices with what they came to, as they are done; a slice ends at its first failure, or keeps going."""
     if cores == 1:
         for seeds in wanted:
-            yield seeds, _explore(seeds, keeps_going)
+            yield seeds, _explore(seeds, of, keeps_going)
         return
     left = iter(wanted)
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         running: dict[Future[Totals], range] = {}
         while True:
             for seeds in itertools.islice(left, cores - len(running)):
-                running[pool.submit(_explore, seeds, keeps_going)] = seeds
+                running[pool.submit(_explore, seeds, of, keeps_going)] = seeds
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -74,5 +78,5 @@ def explored(wanted: Iterable[range], *, cores: int, keeps_going: bool) -> Itera
                 yield running.pop(each), each.result()
 
 
-def _explore(seeds: range, keeps_going: bool) -> Totals:
-    return explore(seeds, is_enough=lambda totals: bool(totals.failed) and not keeps_going)
+def _explore(seeds: range, of: str, keeps_going: bool) -> Totals:
+    return explore(seeds, is_enough=lambda totals: bool(totals.failed) and not keeps_going, make=MAKERS[of])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lab.fake_store import FakeDatabase
 from lab.fake_store.storage import Storage, Transaction
+from lab.fake_store.turn import Answer
 
 if TYPE_CHECKING:
     from lab.simulator.run import Run
@@ -16,8 +18,12 @@ TIME_OF_START = 1_750_000_000.0
 class WatchedDatabase(FakeDatabase):
     """The database of one schedule."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(lambda: TIME_OF_START + run.world.now, new_future=run.server.loop.create_future)
+    def __init__(self, run: Run, statements: Mapping[str, Answer] | None = None) -> None:
+        super().__init__(
+            lambda: TIME_OF_START + run.world.now,
+            statements=statements,
+            new_future=run.server.loop.create_future,
+        )
         self.run = run
         self.on_notice.append(self._notice)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lab.fake_store.rows import OUTBOX
-from lab.simulator.seen import Label
+from lab.simulator.judge import Label
 from lab.simulator.watch_publishes import PublishWatch
 from lab.simulator.watch_rows import RowWatch
 
 if TYPE_CHECKING:
-    from lab.simulator.process import Process
+    from lab.simulator.process import DispatcherProcess, Process
 
 
 class Watch(RowWatch, PublishWatch):
@@ -21,6 +21,13 @@ class Watch(RowWatch, PublishWatch):
         if not self.open:
             return True
         return bool(self.dead) and all(self._is_behind_dead(row_id) for row_id in self.open)
+
+    def left(self) -> str:
+        rows = self._run.database.committed[OUTBOX]
+        some = map(rows.__getitem__, sorted(self.open)[:10])
+        return ", ".join(
+            f"{row.id} ({row.status}, attempts {row.attempts}, {row.recovery_policy})" for row in some
+        )
 
     def _is_behind_dead(self, row_id: int) -> bool:
         row = self._run.database.committed[OUTBOX].get(row_id)
@@ -84,8 +91,8 @@ class Watch(RowWatch, PublishWatch):
             if row.status == "processing" and (row.lease_until or 0) < self._run.database.now():
                 self._ran_out(self.leases[row_id, row.lease_version], row)
 
-    def _counted_right(self, process: Process) -> None:
-        counted, written = process.dispatcher.counters.delivered, self.done_by[process.label]
+    def _counted_right(self, process: DispatcherProcess) -> None:
+        counted, written = process.holder.counters.delivered, self.done_by[process.label]
         if counted != written:
             self.violated("I2", f"{process.label} closed {written} rows, and believes that it were {counted}")
 

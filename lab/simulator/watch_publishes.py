@@ -13,7 +13,7 @@ from lab.fake_store.rows import OUTBOX
 from lab.simulator.seen import Lease, Publish, Seen
 
 if TYPE_CHECKING:
-    from lab.simulator.process import Process
+    from lab.simulator.process import DispatcherProcess
 
 
 CHARGED = frozenset({"retry", "raise", "exit", "false failure"})
@@ -23,7 +23,7 @@ CHARGED = frozenset({"retry", "raise", "exit", "false failure"})
 class PublishWatch(Seen):
     """The guarantees of publishes."""
 
-    def publish_starts(self, process: Process, message: Message, delivery: Delivery) -> Publish:
+    def publish_starts(self, process: DispatcherProcess, message: Message, delivery: Delivery) -> Publish:
         """Note that a publish starts, and judge whether it may."""
         run = self._run
         number = int(message.payload[5:-1])

@@ -30,15 +30,7 @@ MINUTE = timedelta(minutes=1)
 
 NOT_ANSWERED = (
     # The dispatcher and the worker send these only where somebody asks for them.
-    *(
-        "doctor_",
-        "schema_",
-        "migration_",
-        "partition",
-        "job_list_",
-        "job_stuck_",
-        "job_show",
-    ),
+    *("doctor_", "schema_", "migration_", "partition", "job_list_", "job_stuck_", "job_show"),
     *("keys_blocked", "inbox_consumers"),
 )
 
