@@ -91,7 +91,7 @@ def _held(found: Mapping[str, Any]) -> bool:
     for word in ("holds", "clean", "ok"):
         if word in found:
             return bool(found[word])
-    return not (found.get("disagreement") or found.get("failed_seeds"))
+    return not (found.get("disagreement") or found.get("failed"))
 
 
 def _kept(
