@@ -96,7 +96,9 @@ class Holders:
         if not is_refunded and after.attempts != before.attempts:
             self._watch.violated("I7", f"job {after.id} was given back with {after.attempts} attempts")
         if start is None:
-            if not is_refunded and (before.id, before.fence) not in self._watch.starts.questions:
+            # (Of a thread that is given up on just then nobody knows whether it has begun.)
+            is_known = not (self._watch.task_of(before.id).in_thread and lease.process.why_lost(lease.since))
+            if is_known and not is_refunded and (before.id, before.fence) not in self._watch.starts.questions:
                 self._watch.violated("I3", f"job {after.id} was given back unstarted, and its attempt is spent")
             return
         is_odd = start.told == "done" or (start.told == "defer") != is_refunded
@@ -108,10 +110,15 @@ class Holders:
             )
 
     def _was_late(self, lease: Lease, start: Start) -> bool:
-        """Tell whether a run ended only after its hard limit, or in a shutdown: it may have been given up on."""
-        hard_limit = self._watch.task_of(start.row_id).hard_limit
-        is_over = hard_limit is not None and (start.told_at or 0.0) >= lease.since + hard_limit
-        return is_over or start.process.is_stopping
+        """Tell whether a run may have been given up on before it ended.
+
+        Its hard limit was over, it was cut off in a shutdown, or its worker took the lease for lost while it ran
+        in a thread, which nothing can cancel.
+        """
+        task, process = self._watch.task_of(start.row_id), start.process
+        is_over = task.hard_limit is not None and (start.told_at or 0.0) >= lease.since + task.hard_limit
+        was_lost = task.in_thread and process.why_lost(lease.since - self._run.plan.lease) is not None
+        return is_over or was_lost or process.is_stopping
 
     def _cut_off(self, lease: Lease, row: JobRow, start: Start, is_refunded: bool) -> None:
         """What was cut off by a shutdown has its attempt back, but for the first one of a job to be verified."""
