@@ -101,7 +101,9 @@ class PublishWatch(Seen):
         publish.is_on_its_way = False
         run.trace("receiver", "takes", publish.number, "token", publish.token)
         row = run.database.committed[OUTBOX].get(row_id)
-        if row is not None and row.recovery_policy == "verify" and not is_first and row_id not in self.touched:
+        # (A late one of an earlier attempt is none of the repeats before which the receiver was asked.)
+        is_repeat = row is not None and not is_first and publish.token == row.lease_version
+        if row is not None and row.recovery_policy == "verify" and is_repeat and row_id not in self.touched:
             self.violated("I15", f"row {row_id} was accepted twice, although the receiver could be asked")
         key = None if row is None else row.ordering_key
         if key is None or not is_first or row_id in self.touched:
