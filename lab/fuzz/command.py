@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,20 @@ def ran(arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -> S
         os.chdir(before[1])
         sys.stdin = before[2]
     return Said(code, *(_text(stream) for stream in (out, err)))
+
+
+def ran_apart(arguments: Sequence[str], folder: Path, environ: Mapping[str, str], seconds: float) -> Said:
+    """Run a command line in a process of its own: one that serves ends its process, whoever else is in it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fencepost", *arguments],
+        cwd=folder,
+        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+    )
+    return Said(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 def _code(arguments: Sequence[str]) -> int:

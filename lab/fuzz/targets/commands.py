@@ -18,7 +18,7 @@ import psycopg
 from fencepost import Inbox, Jobs, Outbox
 from fencepost.cli.app import cli
 from lab.fuzz import values
-from lab.fuzz.command import SECRET, clean_environment, judged, ran
+from lab.fuzz.command import SECRET, clean_environment, judged, ran, ran_apart
 from lab.fuzz.places import Places
 from lab.fuzz.target import Case, OneByOne, Result, Verdict, failed, refused
 
@@ -152,7 +152,11 @@ class Commands(OneByOne):
             return refused("made smaller: it would run")
         store = self._stores[ELSEWHERE.get(name, "")]
         with tempfile.TemporaryDirectory(dir=self._folder) as folder, _in_time():
-            said = ran(arguments, Path(folder), self._environ | {"FENCEPOST_STORE": store})
+            environ = self._environ | {"FENCEPOST_STORE": store}
+            if name in UNTIL_TOLD:
+                said = ran_apart([_sayable(each) for each in arguments], Path(folder), environ, LONGEST)
+            else:
+                said = ran(arguments, Path(folder), environ)
         result = judged(said)
         if (
             result.verdict is Verdict.ACCEPTED
@@ -165,6 +169,11 @@ class Commands(OneByOne):
             except ValueError:
                 return failed("not the JSON that was asked for", said.out[:300])
         return result
+
+
+def _sayable(argument: str) -> str:
+    """Return what of an argument can be given to a process."""
+    return "".join(each for each in argument if not "\ud800" <= each <= "\udc7f")
 
 
 def _with_secret(url: str) -> str:
