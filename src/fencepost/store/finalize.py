@@ -60,7 +60,7 @@ def finalize(catalog: Catalog, decided: Sequence[Decided]) -> Operation[Finalize
                 released.append(claimed)
             case Reschedule(delay=delay, error=error, refund_attempt=refund):
                 rescheduled.append(fenced.Rescheduled(claimed, delay, error, refund))
-            case Dead(outcome=outcome, error=error):
+            case Dead(outcome=outcome, error=error):  # pragma: no branch - there are no other actions
                 buried.append(fenced.Buried(claimed, outcome, error))
     expanded = yield from close_and_expand(catalog, done, expansions)
     closed = expanded.closed
