@@ -175,7 +175,7 @@ def _claim_and_finalize(dice: Dice) -> tuple[s.Step, ...]:
     settings = s.Change("q", None, sequenced=dice.pick(BOTH), every=None, ledger=True)
     claim = s.Claim("w1", dice.pick(("q", None)), 10, dice.pick((1, 3)), 3, None, park_behind_leased=True)
     work = (claim, s.Finalize(dice.pick((_ALL, *PLACES)), dice.pick(ACTIONS)))
-    return (settings, *work) if dice.pick(BOTH) else work
+    return (settings, *work, j.ReadLedger(_ALL)) if dice.pick(BOTH) else work
 
 
 def _broken_and_probed(dice: Dice) -> tuple[s.Step, ...]:
