@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -102,7 +101,7 @@ def explore(
         for seed in seeds:
             totals.add(simulate(make(seed)))
             if totals.schedules % COLLECT_EVERY == 0:
-                gc.collect()
+                seams.collect()
             if is_enough(totals):
                 break
     totals.cpu_seconds = time.process_time() - began

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, cast
 
-_set_running_loop = asyncio._set_running_loop  # noqa: SLF001 - meant for those who make event loops
+set_running_loop = asyncio._set_running_loop  # noqa: SLF001 - meant for those who make event loops
 
 
 class Endless(Exception):
@@ -95,7 +95,7 @@ class World:
                 if is_over() or not self._fire():
                     return
         finally:
-            _set_running_loop(None)
+            set_running_loop(None)
 
     def _fire(self) -> bool:
         """Move on to the next timer, and fire it; return False where there is none."""
@@ -151,7 +151,7 @@ class VirtualLoop:
         many = len(ready)
         if self.world.running is not self:
             self.world.running = self
-            _set_running_loop(self.as_asyncio)
+            set_running_loop(self.as_asyncio)
         for _ in range(many):
             _, _, _, callback, args, context = ready.popleft()
             if callback is not None:
@@ -210,6 +210,12 @@ class VirtualLoop:
         return asyncio.Future(loop=self.as_asyncio)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        if self.is_gone:
+            # Only what is closed as rubbish still asks for one: nothing shall come of it, nor be left over.
+            coro.close()
+            nothing = self.create_future()
+            nothing.cancel()
+            return cast("asyncio.Task[Any]", nothing)
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self.as_asyncio, name=name, context=context)
         self._tasks.append(task)
         return task

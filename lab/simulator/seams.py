@@ -14,12 +14,13 @@ import logging
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest import mock
 
 from fencepost.runtime import heartbeat, lifecycle, link, pacing, retention, threads, wakeup
-from lab.simulator.loop import VirtualLoop
+from lab.simulator.loop import VirtualLoop, World, set_running_loop
 
 _MODULES = (
     "breakers", "claimer", "dispatcher", "flight", "heartbeat", "held", "job_claimer", "job_flight", "job_run",
@@ -158,8 +159,21 @@ def simulated() -> Iterator[None]:
 
 
 def collect() -> None:
-    """Collect rubbish, between two schedules."""
-    gc.collect()
+    """Collect rubbish, between two schedules.
+
+    That closes the coroutines of killed processes, which run what they have for such an end: on a loop that is
+    gone as well, since asyncio would make a real one for them; and again, until what they made is no more.
+    """
+    nowhere = VirtualLoop(World(random.Random(0), 0), "nowhere")
+    nowhere.is_gone = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of coroutines that were never awaited
+        set_running_loop(nowhere.as_asyncio)
+        try:
+            while gc.collect():
+                pass
+        finally:
+            set_running_loop(None)
 
 
 @contextlib.contextmanager
@@ -176,13 +190,13 @@ def _quiet() -> Iterator[None]:
     # Rubbish is collected between schedules, never within one: it would run parts of killed processes.
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.collect()
+    collect()
     gc.freeze()  # what is there already is not looked at again and again
     try:
         yield
     finally:
         gc.unfreeze()
-        gc.collect()
+        collect()
         if was_enabled:
             gc.enable()
         sys.unraisablehook = hook
