@@ -11,13 +11,13 @@ import pytest
 
 from fencepost import DedupeConflict, Inbox, NewMessage, Outbox, SchemaError
 from fencepost.core.draft import Draft, draft
-from fencepost.core.job import JobDraft, job_draft
+from fencepost.core.job import JobDraft, JobOptions, job_draft
 from fencepost.core.ledger import AttemptResult
 from fencepost.core.operation import Operation, Rows, Statement, run
 from fencepost.core.outcome import DONE, Release
 from fencepost.drivers import driver_for
 from fencepost.errors import ConfigError
-from fencepost.store import enqueue, finalize, inbox, job_operators, jobs, partitions, queues
+from fencepost.store import enqueue, finalize, inbox, job_operators, jobs, partitions, queues, schema
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog, Names
 from fencepost.store.finalize import Finalized
@@ -45,7 +45,8 @@ def message(**options: Any) -> Draft:
     return draft(NewMessage(event_type="e", payload=1, **options), uuid4())
 
 
-def job(**options: Any) -> JobDraft:
+def job(unique_key: str | None) -> JobDraft:
+    options: JobOptions = {} if unique_key is None else {"unique_key": unique_key}
     return job_draft("t", {}, uuid4(), queue="q", lane=None, recovery="auto", max_attempts=3, options=options)
 
 
@@ -100,7 +101,7 @@ def test_a_job_that_is_swallowed_is_refused(unique_key: str | None, inserts: int
         return []
 
     with pytest.raises(SchemaError, match="answers with no row"):
-        asked(jobs.enqueue(CATALOG, job(unique_key=unique_key), notify=False), job_enqueue=swallow)
+        asked(jobs.enqueue(CATALOG, job(unique_key), notify=False), job_enqueue=swallow)
     assert len(sent) == inserts
 
 
@@ -124,21 +125,14 @@ def test_suspects_are_left_where_others_are_at_the_lanes() -> None:
     assert found.is_busy
 
 
-@pytest.mark.parametrize(
-    ("fields", "result"),
-    [
-        ({"busy": frozenset({1})}, AttemptResult.DEFERRED),
-        ({"out_of_turn": frozenset({1})}, AttemptResult.OUT_OF_TURN),
-    ],
-)
-def test_an_attempt_that_had_to_wait_does_not_stand_as_delivered(
-    db: Connection, fields: dict[str, Any], result: AttemptResult
-) -> None:
+def test_an_attempt_that_had_to_wait_does_not_stand_as_delivered(db: Connection) -> None:
     add(db)
     (held,) = claim(db)
-    changed = {name: frozenset({held.id}) for name in fields}
-    assert finalize._end(Finalized(frozenset(), **changed), held, DONE)[1] is result
-    assert finalize._end(Finalized(frozenset()), held, Release())[1] is AttemptResult.RELEASED
+    it, none = frozenset({held.id}), frozenset[int]()
+    assert finalize._end(Finalized(none, busy=it), held, DONE)[1] is AttemptResult.DEFERRED
+    assert finalize._end(Finalized(none, out_of_turn=it), held, DONE)[1] is AttemptResult.OUT_OF_TURN
+    assert finalize._end(Finalized(none, out_of_turn=it), held, Release())[1] is AttemptResult.RELEASED
+    assert finalize._end(Finalized(none), held, DONE)[1] is AttemptResult.DELIVERED
 
 
 def test_an_inbox_tells_what_it_has(db: Connection) -> None:
@@ -194,7 +188,18 @@ def test_a_partitions_name_that_is_too_long_is_refused() -> None:
         asked(partitions._create(long, 10**16, 2 * 10**16))
 
 
-def test_a_database_of_another_encoding_is_refused(database: str) -> None:
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", b"LATIN1"])  # bytes come from psycopg where it is SQL_ASCII
+def test_a_database_of_another_encoding_is_refused(encoding: str | bytes) -> None:
+    found = [(True, "0" * len(schema._TABLES), False, False, encoding)]
+    with pytest.raises(SchemaError, match=r"encoding is (SQL_ASCII|LATIN1), which cannot keep"):
+        asked(_refused(), migration_state=found)
+
+
+def _refused() -> Operation[None]:
+    schema._refuse_what_cannot_work(CATALOG, (yield from schema._find(CATALOG)))
+
+
+def test_a_connection_to_such_a_database_is_refused(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("CREATE DATABASE fp_ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
         try:
