@@ -126,7 +126,8 @@ class Holders:
         task = self._watch.task_of(row.id)
         had_time = task.hard_limit is not None and self._run.world.now >= lease.since + task.hard_limit
         process = lease.process
-        if start.is_live and not had_time and not process.is_stopping:
+        was_lost = task.in_thread and process.why_lost(lease.since - self._run.plan.lease) is not None
+        if start.is_live and not (had_time or was_lost or process.is_stopping):
             self._watch.violated("alive", f"job {row.id} was given back while its handler runs")
         if row.recovery_policy == "manual":
             self._watch.violated("manual", f"job {row.id} was given back, and nobody knows what came of it")

@@ -19,7 +19,7 @@ from lab.simulator.job_holders import Holders
 from lab.simulator.job_outside import args_of, job_id_of
 from lab.simulator.job_plan import PlannedTask
 from lab.simulator.job_records import Records
-from lab.simulator.job_starts import NO_NUMBER, Asked, Lease, Start, Starts
+from lab.simulator.job_starts import NO_NUMBER, NO_TOLD_END, Asked, Lease, Start, Starts
 from lab.simulator.judge import Judge, Label
 
 if TYPE_CHECKING:
@@ -297,10 +297,14 @@ class JobWatch(Judge):
             self.violated("I2", f"{process.label} closed {written} jobs, and believes that it were {counted}")
 
     def _innocents_live(self, poison: int) -> None:
-        """A job that kills its worker takes none of its neighbours with it."""
+        """A job that kills its worker takes none of its neighbours with it.
+
+        (But for one that had failed by itself up to its last attempt, and made that beside a first kill.)
+        """
         rows = self._run.database.committed[JOB]
         for row_id in sorted(self.failed):
-            if row_id != self.row_of(poison) and rows[row_id].outcome == "crashed":
+            has_failed = any(each.told not in NO_TOLD_END for each in self.starts.of_row.get(row_id, ()))
+            if row_id != self.row_of(poison) and rows[row_id].outcome == "crashed" and not has_failed:
                 self.violated(
                     "I13", f"job {row_id} has failed ({rows[row_id].outcome}) of its neighbour, a poison job"
                 )
