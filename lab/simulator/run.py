@@ -243,6 +243,9 @@ def judged(run: Run) -> Result:
     for loop in (run.server.loop, run.operator.loop):
         for failure in loop.failures:
             run.watch.violated("simulator", repr(failure))
+    duplicates = run.watch.duplicates()
+    if duplicates["unexplained"]:
+        run.watch.violated("I15", f"{duplicates['unexplained']} duplicates without a cause")
     run.is_over = True
     seams.CLOCK.monotonic = seams.nowhen
     return Result(
@@ -252,7 +255,7 @@ def judged(run: Run) -> Result:
         run.world.steps,
         run.counts(),
         run.faults,
-        run.watch.duplicates(),
+        duplicates,
         run.events,
     )
 

@@ -57,10 +57,10 @@ class PublishWatch(Seen):
     def _cause_of_another(self, last: Publish, own: Lease) -> str:
         """Return why a message is published again, after this one."""
         if own.ended is not None:  # late: it is somebody else's by now
-            return own.process.why_lost(own.since - self._run.plan.lease) or "unexplained"
+            return self._late(own, last.row_id)
         lease = self.leases[last.row_id, last.token]
         if lease.ended in ("taken over", "buried"):
-            return lease.process.why_lost(lease.since - self._run.plan.lease) or "unexplained"
+            return self._lost(lease, last.row_id)
         if last.told not in (None, "delivered"):
             return f"reported: {last.told}"
         if lease.ended == "made pending" and lease.out_of_turn:
@@ -71,6 +71,18 @@ class PublishWatch(Seen):
             return "operator"
         self.violated("I15", f"row {last.row_id} is published again, although it was delivered ({lease.ended})")
         return "unexplained"
+
+    def _late(self, own: Lease, row_id: int) -> str:
+        """Return why a publish starts whose lease is over."""
+        if own.ended != "taken over" and self._run.plan.takes_batches:
+            return "reported: time-out ignored"  # the rest of a batch that its worker has given up on
+        return self._lost(own, row_id)
+
+    def _lost(self, lease: Lease, row_id: int) -> str:
+        cause = lease.process.why_lost(lease.since - self._run.plan.lease)
+        if cause is None:
+            self.violated("I15", f"row {row_id} is published again, and nothing cost {lease.label} its lease")
+        return cause or "unexplained"
 
     def told(self, publish: Publish, what: str) -> None:
         """Note what the publisher told the dispatcher; the first that it heard counts, unless it was cut off."""
