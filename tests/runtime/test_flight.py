@@ -160,13 +160,15 @@ async def test_what_is_cut_off_in_flight_may_have_arrived_and_what_waits_has_not
     publisher = Published(swallow)
     field = Field(publisher)
     field.flight.start([field.holding(1, "k"), field.holding(2, "k")])
-    await until(lambda: publisher.ids)
-    await field.flight.cut_off(patience=0.0)
+    try:
+        await until(lambda: publisher.ids)
+        await field.flight.cut_off(patience=0.0)
+    finally:
+        release.set()  # else a loop that ends waits for it for ever
     action = field.decided[1]
     assert isinstance(action, Reschedule)
     assert (action.event, action.refund_attempt) == (Event.CANCELLED, False)
     assert field.decided[2] == Release()
-    release.set()
     await until(lambda: not field.flight._tasks)
     assert publisher.ids == [1]
 
