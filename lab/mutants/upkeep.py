@@ -256,7 +256,7 @@ MUTANTS = [
         "store/test_partitions",
         (
             "partition-open-dropped",
-            "a partition with open messages is dropped",
+            "a partition with an open message holds up those behind it",
             "SELECT EXISTS (SELECT 1 FROM ONLY {partition} WHERE done_at IS NULL)\n",
             "SELECT false\n",
         ),

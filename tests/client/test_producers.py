@@ -97,6 +97,8 @@ async def test_a_dedupe_key_is_used_once_and_a_repeat_is_told_apart_from_a_confl
         with pytest.raises(DedupeConflict, match="another event type or payload"):
             await producer.enqueue("t", {"a": 2}, dedupe_key="k")
         with pytest.raises(DedupeConflict):
+            await producer.enqueue("other", {"a": 1}, dedupe_key="k")
+        with pytest.raises(DedupeConflict):
             await producer.enqueue("t", b'{"a":1}', dedupe_key="k", content_type="application/json")
         await producer.enqueue("still usable", None)
         await producer.commit()

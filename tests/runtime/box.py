@@ -87,6 +87,27 @@ async def running(dispatcher: Dispatcher) -> AsyncIterator[asyncio.Task[bool]]:
                 await task
 
 
+class Stubborn:
+    """What ignores its cancellation until the block ends: so a test that fails comes to its end as well."""
+
+    def __init__(self) -> None:
+        self._go = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._go.set()
+
+    async def wait(self) -> None:
+        """Wait for the end of the block, whatever happens meanwhile."""
+        while not self._go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._go.wait()
+
+
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
     """Wait until a condition holds, looking every few milliseconds."""
     deadline = time.monotonic() + PATIENCE

@@ -13,7 +13,7 @@ import pytest
 from fencepost import Defer, Delivery, Message, Permanent, Retryable, Route, UnexpectedFailure
 from fencepost.errors import ConfigError
 from fencepost.publishers.callable import as_publisher
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, Stubborn, running, until
 from tests.runtime.journal import SHORT
 
 Outcomes = list[BaseException | None]
@@ -236,23 +236,20 @@ async def test_a_batch_that_hangs_in_its_thread_keeps_a_slot_and_no_message(box:
 
 
 async def test_a_batch_that_swallows_its_cancellation_is_given_up_on(box: Box) -> None:
-    release = asyncio.Event()
+    stubborn = Stubborn()
 
     class Publisher:
         async def publish_batch(self, messages: Sequence[Message], deliveries: Sequence[Delivery]) -> Outcomes:
-            while messages[0].event_type == "stubborn" and not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    continue
+            if messages[0].event_type == "stubborn":
+                await stubborn.wait()
             return [None] * len(messages)
 
     ids = box.enqueue(2, event_type="stubborn")
     async with running(box.dispatcher(Publisher(), publish_timeout=SHORT, max_attempts=1, concurrency=4)):
-        await until(lambda: states(box, ids) == [("dead", 1)] * 2)
-        more = box.enqueue(5)
-        await until(lambda: states(box, more) == [("done", 1)] * 5)
-        release.set()
+        with stubborn:
+            await until(lambda: states(box, ids) == [("dead", 1)] * 2)
+            more = box.enqueue(5)
+            await until(lambda: states(box, more) == [("done", 1)] * 5)
     assert states(box, ids) == [("dead", 1)] * 2
 
 

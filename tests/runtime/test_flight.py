@@ -24,7 +24,7 @@ from fencepost.runtime.routes import Router
 from fencepost.runtime.shutdown import Stop
 from fencepost.store.catalog import Catalog
 from tests.runtime import holdings
-from tests.runtime.box import until
+from tests.runtime.box import Stubborn, until
 
 SHORT = timedelta(milliseconds=50)
 SOON = 10.0
@@ -150,23 +150,19 @@ async def test_a_time_out_cancels_the_publish_and_is_a_failure_of_its_own() -> N
 
 async def test_what_is_cut_off_in_flight_may_have_arrived_and_what_waits_has_not() -> None:
     async def swallow(message: Message) -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+        await stubborn.wait()
 
-    release = asyncio.Event()
+    stubborn = Stubborn()
     publisher = Published(swallow)
     field = Field(publisher)
     field.flight.start([field.holding(1, "k"), field.holding(2, "k")])
-    await until(lambda: publisher.ids)
-    await field.flight.cut_off(patience=0.0)
+    with stubborn:
+        await until(lambda: publisher.ids)
+        await field.flight.cut_off(patience=0.0)
     action = field.decided[1]
     assert isinstance(action, Reschedule)
     assert (action.event, action.refund_attempt) == (Event.CANCELLED, False)
     assert field.decided[2] == Release()
-    release.set()
     await until(lambda: not field.flight._tasks)
     assert publisher.ids == [1]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost import Defer, Delivery, Message, Permanent, Retryable, Route, UnexpectedFailure
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, Stubborn, running, until
 
 
 def raising(error: BaseException) -> Callable[[Message, Delivery], Any]:
@@ -238,22 +238,19 @@ async def test_a_function_that_hangs_in_its_thread_keeps_its_slot_but_not_its_me
 
 async def test_a_publish_that_swallows_its_cancellation_is_given_up_on(box: Box) -> None:
     (row_id,) = box.enqueue(event_type="stubborn")
-    release = asyncio.Event()
+    stubborn = Stubborn()
 
     async def publish(message: Message, delivery: Delivery) -> None:
-        while message.event_type == "stubborn" and not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+        if message.event_type == "stubborn":
+            await stubborn.wait()
 
     short = timedelta(milliseconds=100)
     dispatcher = box.dispatcher(publish, publish_timeout=short, max_attempts=1, concurrency=2)
     async with running(dispatcher):
-        await until(lambda: box.row(row_id)["status"] == "dead")
-        more = box.enqueue(5)
-        await until(lambda: all(box.row(each)["status"] == "done" for each in more))
-        release.set()
+        with stubborn:
+            await until(lambda: box.row(row_id)["status"] == "dead")
+            more = box.enqueue(5)
+            await until(lambda: all(box.row(each)["status"] == "done" for each in more))
 
 
 async def test_a_coroutine_returned_by_a_plain_function_is_awaited(box: Box) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from fencepost import Delivery, Message
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, Stubborn, running, until
 
 
 async def hangs(message: Message, delivery: Delivery) -> None:
@@ -72,27 +72,23 @@ async def test_the_signal_handlers_of_the_host_program_come_back(box: Box) -> No
 
 async def test_a_swallowed_cancellation_does_not_hold_up_the_exit(box: Box) -> None:
     (row_id,) = box.enqueue(1)
-    release, started_publish = asyncio.Event(), asyncio.Event()
+    stubborn, started_publish = Stubborn(), asyncio.Event()
 
-    async def stubborn(message: Message, delivery: Delivery) -> None:
+    async def publish(message: Message, delivery: Delivery) -> None:
         started_publish.set()
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+        await stubborn.wait()
 
-    dispatcher = box.dispatcher(stubborn, grace=timedelta(0), publish_timeout=timedelta(seconds=1.9))
+    dispatcher = box.dispatcher(publish, grace=timedelta(0), publish_timeout=timedelta(seconds=1.9))
     async with dispatcher:
-        task = asyncio.create_task(dispatcher.run(handle_signals=False))
-        await started_publish.wait()
-        started = time.monotonic()
-        dispatcher.stop()
-        assert await task is False
-        assert time.monotonic() - started < 1.0
-        row = box.row(row_id)
-        assert (row["status"], row["attempts"]) == ("pending", 1)
-        release.set()
+        with stubborn:
+            task = asyncio.create_task(dispatcher.run(handle_signals=False))
+            await started_publish.wait()
+            started = time.monotonic()
+            dispatcher.stop()
+            assert await task is False
+            assert time.monotonic() - started < 1.0
+            row = box.row(row_id)
+            assert (row["status"], row["attempts"]) == ("pending", 1)
 
 
 async def test_a_suspect_that_waits_for_its_turn_goes_back_with_its_attempt(box: Box) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fencepost import Defer, Delivery, DispatcherSettings, Message, Retryable, UnexpectedFailure
 from fencepost.errors import ConfigError, FencepostError
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, Stubborn, running, until
 
 
 async def quiet(message: Message, delivery: Delivery) -> None:
@@ -56,26 +56,23 @@ def test_a_frozen_event_loop_loses_its_leases_and_others_take_over(box: Box) -> 
 
 
 async def test_a_stubborn_publish_does_not_keep_suspects_and_others_waiting(box: Box) -> None:
-    release = asyncio.Event()
+    stubborn = Stubborn()
 
     async def publish(message: Message, delivery: Delivery) -> None:
-        while message.event_type == "stubborn" and not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+        if message.event_type == "stubborn":
+            await stubborn.wait()
 
-    (stubborn,) = box.enqueue(1, event_type="stubborn")
+    (stuck,) = box.enqueue(1, event_type="stubborn")
     dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=0.2), max_attempts=1)
     async with running(dispatcher):
-        await until(lambda: box.row(stubborn)["status"] == "processing")
-        (suspect,) = box.enqueue(1)
-        # Under a name that this dispatcher's limit of one attempt leaves alone until it is a suspect.
-        box.conn.execute("UPDATE outbox SET reclaim_count = 1 WHERE id = %s AND status = 'pending'", [suspect])
-        more = box.enqueue(20)
-        await until(lambda: all(box.row(each)["status"] == "done" for each in [suspect, *more]))
-        assert box.row(stubborn)["status"] == "dead"
-        release.set()
+        with stubborn:
+            await until(lambda: box.row(stuck)["status"] == "processing")
+            (suspect,) = box.enqueue(1)
+            # Under a name that this dispatcher's limit of one attempt leaves alone until it is a suspect.
+            box.conn.execute("UPDATE outbox SET reclaim_count = 1 WHERE id = %s AND status = 'pending'", [suspect])
+            more = box.enqueue(20)
+            await until(lambda: all(box.row(each)["status"] == "done" for each in [suspect, *more]))
+            assert box.row(stuck)["status"] == "dead"
 
 
 NO_DELAY: Any = 30  # seconds, as a user might think
@@ -231,11 +228,14 @@ async def test_a_close_that_does_not_end_holds_nobody_up(
 
     publisher = {"blocking": Blocking, "stubborn": Stubborn, "raising": Raising}[kind]()
     started = time.monotonic()
-    async with box.dispatcher(publisher, grace=timedelta(seconds=0.3)) as dispatcher:
-        await dispatcher.dispatch_once()
-    assert time.monotonic() - started < 5
+    try:
+        async with box.dispatcher(publisher, grace=timedelta(seconds=0.3)) as dispatcher:
+            await dispatcher.dispatch_once()
+    finally:
+        ended = time.monotonic()
+        gate.set()  # else a loop that ends waits for it for ever
+    assert ended - started < 5
     assert "close" in caplog.text
-    gate.set()
 
 
 async def test_a_storm_of_notices_costs_a_bounded_number_of_claims(box: Box) -> None:

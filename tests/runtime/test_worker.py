@@ -31,7 +31,7 @@ from fencepost import (
 from fencepost.runtime import retention
 from fencepost.runtime.held import Stage
 from fencepost.runtime.job_flight import MOST_UNWRITTEN
-from tests.runtime.box import until
+from tests.runtime.box import Stubborn, until
 from tests.runtime.job_box import LEASE, JobBox, working
 
 # --- handlers --------------------------------------------------------------------------------------------
@@ -516,20 +516,16 @@ async def test_a_thread_that_ignores_the_hard_limit_keeps_its_slot_and_nothing_e
 
 
 async def test_an_async_handler_that_swallows_its_cancellation_is_given_up_on(jobs: JobBox) -> None:
-    go = asyncio.Event()
+    stubborn = Stubborn()
 
     @jobs.task(hard_limit=timedelta(seconds=0.1), max_attempts=1)
     async def handle(job: Job) -> None:
-        while not go.is_set():
-            try:
-                await go.wait()
-            except asyncio.CancelledError:
-                continue
+        await stubborn.wait()
 
     jobs.enqueue()
     async with working(jobs.worker()):
-        await until(lambda: jobs.statuses() == {"failed": 1})
-        go.set()
+        with stubborn:
+            await until(lambda: jobs.statuses() == {"failed": 1})
 
 
 # --- what is claimed -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fencepost.store.breaker import (
 )
 from tests.store.databases import Migrated
 from tests.store.ordered import CATALOG, do, take, take_suspects
-from tests.store.rows import LEASE, OUTBOX, Connection, add, claim, expire, row
+from tests.store.rows import LEASE, OUTBOX, Connection, add, claim, expire, row, value
 
 ZERO, MINUTE = timedelta(0), timedelta(minutes=1)
 TERMS = store.ClaimTerms("w", LEASE, 12)
@@ -100,6 +100,18 @@ def test_a_probe_that_dies_gives_its_right_back_by_the_clock(db: Connection) -> 
     assert breaker(db) is not None
     assert do(db, close_breaker(CATALOG, "default", version=newer, notify=True))
     assert breaker(db) is None
+
+
+def test_each_opening_and_each_closing_has_a_version_that_no_other_had(db: Connection) -> None:
+    versions = []
+    for _ in range(3):
+        opened(db)
+        found = breaker(db)
+        assert found is not None
+        versions.append(found.version)
+        assert do(db, close_breaker(CATALOG, "default", version=found.version, notify=False))
+        versions.append(value(db, "SELECT breaker_version FROM outbox_queue"))
+    assert versions == sorted(set(versions))
 
 
 def test_a_failed_probe_counts_and_one_that_told_nothing_does_not(db: Connection) -> None:
@@ -182,6 +194,7 @@ def test_failures_of_many_workers_are_counted_together_until_something_is_delive
     assert [fail(n) for n in range(4)] == [False] * 4
     assert [each.failures_seen for each in OUTBOX.queues(db)] == [4]
     do(db, note_delivered(CATALOG, "default"))
+    assert [each.failures_seen for each in OUTBOX.queues(db)] == [0]
     with ThreadPoolExecutor(7) as pool:
         assert sorted(pool.map(fail, range(7))) == [False] * 6 + [True]
     found = breaker(db)

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost import Claimed, ConfigError, Outbox
 from fencepost.core.operation import run
-from fencepost.core.outcome import Dead, Done, Release, Reschedule
+from fencepost.core.outcome import Action, Dead, Done, Expand, Release, Reschedule
 from fencepost.core.states import DEAD_OUTCOMES, DONE_OUTCOMES, Event, Outcome
 from fencepost.drivers import driver_for
 from fencepost.store import fenced
@@ -358,6 +358,29 @@ def test_a_mixed_batch_is_finalized_in_one_go(db: Connection) -> None:
         ("pending", 0),
         ("processing", 2),
     ]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Done(),
+        Expand(("a", "b")),
+        Reschedule(Event.RETRY, timedelta(0), "again", refund_attempt=False),
+        Reschedule(Event.DEFER, timedelta(0), "later", refund_attempt=True),
+        Dead(Event.PERMANENT_FAILURE, Outcome.PERMANENT, "never"),
+        Release(),
+    ],
+    ids=["done", "expanded", "retried", "deferred", "buried", "released"],
+)
+def test_a_batch_tells_what_it_lost_whatever_was_decided(db: Connection, action: Action) -> None:
+    add(db, 2)
+    old = claim(db)
+    taken_over(db, old)
+    before = all_rows(db)
+    with db.transaction():
+        found = run(finalize(OUTBOX.catalog, [(each, action) for each in old]), driver_for(db).execute)
+    assert found == Finalized(frozenset(each.id for each in old))
+    assert [each.xmin for each in all_rows(db)] == [each.xmin for each in before]
 
 
 def test_show_finds_a_message_in_any_state_by_either_id(db: Connection) -> None:

@@ -50,6 +50,16 @@ def test_each_step_of_a_purge_begins_where_the_last_one_ended(db: Connection) ->
     assert value(db, ENTRIES) == 1
 
 
+def test_a_purge_keeps_what_is_younger_than_asked_and_what_others_took_in(db: Connection) -> None:
+    fill(db, 2, 11, "old")
+    fill(db, 2, 9, "young")
+    fill(db, 2, 11, "theirs")
+    db.execute("UPDATE outbox_inbox SET consumer = 'archive' WHERE message_id LIKE 'theirs%'")
+    assert INBOX.purge(db, 10 * DAY) == 2
+    left = value(db, "SELECT array_agg(message_id ORDER BY message_id) FROM outbox_inbox")
+    assert left == ["theirs1", "theirs2", "young1", "young2"]
+
+
 def test_a_purge_begins_anew_after_its_end_and_leaves_nothing_for_ever(db: Connection) -> None:
     fill(db, 5, 30, "a")
     inbox = Inbox("billing")

@@ -154,6 +154,15 @@ def test_an_operators_retry_is_a_cause_of_its_own(db: Connection) -> None:
     assert told(db, row_id) == [(UNKNOWN, False, None), (DELIVERED, False, Cause.OPERATOR_RETRY)]
 
 
+def test_a_skip_is_no_retry_also_where_the_clock_was_stepped_back_before_it(db: Connection) -> None:
+    (row_id,) = add(db)
+    OUTBOX.reschedule(db, claim_one(db), delay=timedelta(0), error="no")
+    OUTBOX.mark_dead(db, claim_one(db), error="never")
+    assert OUTBOX.skip_dead(db, [row_id], actor="ann") == [row_id]
+    db.execute("UPDATE outbox_audit SET at = (SELECT max(started_at) FROM outbox_attempt)")
+    assert [cause for _, _, cause in told(db, row_id)] == [None, Cause.FAILED]
+
+
 def test_what_was_given_back_in_between_explains_no_duplicate(db: Connection) -> None:
     (row_id,) = add(db)
     claim_one(db)
@@ -213,6 +222,17 @@ def test_a_mixed_batch_ends_as_it_was_decided(db: Connection) -> None:
     assert OUTBOX.attempts(db, ids[3])[0].error == "a\\x00b"
     assert len(OUTBOX.attempts(db, ids[4])[0].error or "") < 1_100
     assert told(db, ids[8])[0] == (DELIVERED, True, None)
+
+
+def test_an_expansion_that_has_to_wait_is_told_as_deferred(db: Connection, db2: Connection) -> None:
+    (row_id,) = add(db, ordering_key="k")
+    held = claim_one(db)
+    with db2.transaction():
+        OUTBOX.enqueue(db2, "e", 1, queue="kafka", ordering_key="k")
+        with db.transaction():
+            found = run(finalize(OUTBOX.catalog, [(held, Expand(("kafka",)))]), driver_for(db).execute)
+    assert found.busy == {row_id}
+    assert told(db, row_id) == [(AttemptResult.DEFERRED, False, None)]
 
 
 def test_turned_off_what_is_held_still_gets_its_end(db: Connection) -> None:
@@ -276,7 +296,10 @@ def test_attempts_at_jobs_go_by_the_same_operations(db: Connection) -> None:
 def test_a_purge_goes_in_bounded_steps_from_the_oldest_on_and_ends(db: Connection) -> None:
     add(db, 10)
     claim(db)
-    db.execute("UPDATE outbox_attempt SET started_at = started_at - interval '31 days' WHERE row_id % 5 <> 0")
+    db.execute(
+        "UPDATE outbox_attempt SET started_at = started_at -"
+        " CASE WHEN row_id % 5 <> 0 THEN interval '31 days' ELSE interval '29 days' END"
+    )
     old = value(db, "SELECT count(*) FROM outbox_attempt WHERE started_at < now() - interval '30 days'")
     execute, steps = driver_for(db).execute, list[int]()
     step = Purged(0, 0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 
 import psycopg
 import pytest
 
 from fencepost import Claimed, ConfigError
+from fencepost.core.operation import Rows, Statement, run
 from fencepost.core.outcome import Action, Dead, Done, Release, Reschedule
 from fencepost.core.states import Event, Outcome
-from fencepost.store.finalize import Finalized, finalize
+from fencepost.drivers import driver_for
+from fencepost.store.finalize import Finalized, finalize, needs_transaction
 from tests.store.ordered import do, done, drain, ids, now, states, take, take_suspects
 from tests.store.rows import OUTBOX, Connection, add, all_rows, expire, row
 
@@ -118,6 +121,26 @@ def test_a_close_promotes_the_next_one_and_says_so(db: Connection) -> None:
     )
     assert states(db) == ["d", "p", "b", "d", "d"]
     assert ids(take(db).claimed) == made[1:3]
+
+
+def test_a_close_whose_promotion_fails_is_not_written_either(db: Connection) -> None:
+    """As a dispatcher writes it: in a transaction where the batch asks for one, else on its own."""
+    add(db, 2, ordering_key="k")
+    held = take(db, 1).claimed
+    take(db)
+    assert states(db) == ["P", "b"]
+    decided: list[tuple[Claimed, Action]] = [(each, Done()) for each in held]
+
+    def execute(statement: Statement) -> Rows:
+        if statement.name == "promote":
+            raise ConnectionResetError
+        return driver_for(db).execute(statement)
+
+    with pytest.raises(ConnectionResetError), db.transaction() if needs_transaction(decided) else nullcontext():
+        run(finalize(OUTBOX.catalog, decided), execute)
+    assert states(db) == ["P", "b"]
+    assert done(db, held) == []
+    assert states(db) == ["d", "p"]
 
 
 def test_what_closes_nothing_promotes_nothing(db: Connection) -> None:

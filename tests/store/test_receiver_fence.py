@@ -177,13 +177,32 @@ def test_what_is_forgotten_meanwhile_is_seen_anew(url: str, db: Connection, pool
             assert other.result()
 
 
+def test_a_refusal_names_the_newest_token_of_its_own_resource(db: Connection) -> None:
+    for resource, token in (("a", 9), ("b", 5)):
+        assert FENCE_ALONE.admit(db, resource, token)
+        assert Fence("stock", allow_autocommit=True).admit(db, resource, 7)
+    refused = [FENCE_ALONE.admit(db, resource, 4) for resource in ("a", "b")]
+    assert [(bool(each), each.newest) for each in refused] == [(False, 9), (False, 5)]
+
+
+def test_a_purge_keeps_the_tokens_that_are_younger_than_asked(db: Connection) -> None:
+    for resource in ("old", "young"):
+        assert FENCE_ALONE.admit(db, resource, 1)
+    db.execute("UPDATE outbox_fence SET admitted_at = now() - interval '11 days' WHERE resource = 'old'")
+    db.execute("UPDATE outbox_fence SET admitted_at = now() - interval '9 days' WHERE resource = 'young'")
+    assert FENCE.purge(db, timedelta(days=10)) == 1
+    assert value(db, "SELECT array_agg(resource) FROM outbox_fence") == ["young"]
+
+
 def test_a_purge_passes_by_what_a_holder_is_at(url: str, db: Connection) -> None:
     with db.transaction():
         assert all(FENCE.admit(db, f"r{number}", 1) for number in range(3))
     db.execute("UPDATE outbox_fence SET admitted_at = now() - interval '30 days'")
     with psycopg.connect(url) as holder:
         assert FENCE.admit(holder, "r1", 2)
-        assert FENCE.purge(db, timedelta(days=10)) == 2
+        with db.transaction():
+            db.execute("SET LOCAL lock_timeout = '1s'")
+            assert FENCE.purge(db, timedelta(days=10)) == 2
     assert value(db, "SELECT array_agg(resource) FROM outbox_fence") == ["r1"]
 
 
