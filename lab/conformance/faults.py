@@ -47,7 +47,7 @@ TEXT_FAULTS = (
     TextFault("heartbeat", "lease_until = statement_timestamp()", "lease_until = o.lease_until"),
     TextFault("lock_keys", "pg_advisory_xact_lock(n)::text", "n::text", False),
     TextFault("dead_retry", "reclaim_count = 0", "reclaim_count = o.reclaim_count", False),
-    TextFault("purge", "status = 'done' AND done_at", "status <> 'open' AND created_at"),
+    TextFault("purge", "status = 'done' AND done_at", "status <> 'open' AND created_at", False),
     TextFault(
         "rate_hold", "greatest(q.rate_per_second, 1::float8)", "greatest(q.rate_per_second, 2::float8)", False
     ),

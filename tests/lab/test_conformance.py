@@ -100,7 +100,7 @@ def test_a_fault_in_a_statement_is_found(everywhere: Stores, fault: TextFault) -
 def test_a_fault_in_the_fake_store_is_found_by_the_model(name: str) -> None:
     with closing(FakeStore(with_fault(name))) as fake:
         stores: list[Store] = [fake]
-        report = campaign(stores, histories=1500, seed_number=SEED, shrink=False)
+        report = campaign(stores, histories=4000, seed_number=SEED, shrink=False)
     assert report.disagreement is not None, f"{name} in {report.histories} histories"
 
 
