@@ -47,6 +47,20 @@ def first_of_each(jobs: Iterable[Job], room: Room) -> list[Job]:
     return fitting
 
 
+def that_fit(jobs: Iterable[Job], room: Room) -> list[Job]:
+    """Return, of jobs in any lanes and in none, those for which there is room in their lane and of their task."""
+    lanes: Counter[Lane] = Counter()
+    tasks: Counter[str] = Counter()
+    fitting = []
+    for job in sorted(jobs, key=lambda job: job.place):
+        lanes[lane_of(job)] += 1
+        tasks[job.task] += 1
+        has_room = lanes[lane_of(job)] <= room.in_lane(lane_of(job)) and tasks[job.task] <= room.of_task(job.task)
+        if job.lane is None or has_room:
+            fitting.append(job)
+    return fitting
+
+
 def lane_of(job: Job) -> Lane:
     """Return the lane that a job stands in."""
     return job.task, job.lane or ""

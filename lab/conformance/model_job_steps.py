@@ -15,7 +15,7 @@ from lab.conformance import job_steps as j
 from lab.conformance import model_ledger as ledger
 from lab.conformance.job_work import RESULT, STEP
 from lab.conformance.judged import Call, Judged
-from lab.conformance.model_job_claims import Lane, Room, claimed, first_of_each, is_fresh, lane_of
+from lab.conformance.model_job_claims import Lane, Room, claimed, first_of_each, is_fresh, lane_of, that_fit
 from lab.conformance.model_jobs import Job, happen, job_of, jobs_of, write
 from lab.conformance.model_rows import Sight, demand, micros
 from lab.conformance.steps import Step
@@ -129,7 +129,7 @@ class JobModel:
             return came_back and job.is_due(at.sight.now) and has_room
 
         suspects = sorted(filter(is_suspect, jobs_of(at.sight)), key=lambda job: job.place)
-        claimed(at, step.terms, suspects[: step.batch], suspects, step.batch)
+        claimed(at, step.terms, that_fit(suspects[: step.batch], room), suspects, step.batch)
 
     # --- holders ---
 

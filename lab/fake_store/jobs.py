@@ -208,7 +208,17 @@ async def job_claim_suspects(turn: Turn, params: Params) -> list[Row]:
         return is_queued(row) and 0 < row.reclaim_count <= params["max_reclaims"] and has_room
 
     found = _by_age(filter(is_suspect, turn.rows(JOB)))
-    return _claimed(turn, params, await turn.lock_all(JOB, found, is_suspect, skip=True, limit=params["batch"]))
+    locked = await turn.lock_all(JOB, found, is_suspect, skip=True, limit=params["batch"])
+    of_lane: Counter[tuple[str, str | None]] = Counter()
+    of_task: Counter[str] = Counter()
+    fitting: list[JobRow] = []
+    for row in _by_age(locked):
+        of_lane[row.task, row.lane] += 1
+        of_task[row.task] += 1
+        fits = of_lane[row.task, row.lane] <= room.in_lane(row.task, row.lane)
+        if row.lane is None or (fits and of_task[row.task] <= room.of_task(row.task)):
+            fitting.append(row)
+    return _claimed(turn, params, fitting)
 
 
 # --- upkeep --------------------------------------------------------------------------------------------

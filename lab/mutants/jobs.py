@@ -116,10 +116,22 @@ MUTANTS = [
         f"{SQL}/job_claim_suspects.sql",
         "store/test_jobs",
         (
+            "job-suspects-of-full-lanes",
+            "suspects of a lane that is full are in the way of others",
+            " < coalesce((%(widths)s::int[])",
+            " <= coalesce((%(widths)s::int[])",
+        ),
+        (
             "job-suspects-over-lane",
-            "a suspect is run past the limit of its lane",
-            "< coalesce((%(widths)s::int[])",
+            "suspects of one lane are run past its limit",
             "<= coalesce((%(widths)s::int[])",
+            "<= 1 + coalesce((%(widths)s::int[])",
+        ),
+        (
+            "job-suspects-over-task",
+            "suspects of one task are run past its limit",
+            "<= coalesce((%(limits)s::int[])",
+            "<= 1 + coalesce((%(limits)s::int[])",
         ),
         (
             "job-suspects-reclaims",

@@ -435,6 +435,35 @@ def test_a_crashed_holder_keeps_its_slot_until_it_is_reclaimed_and_not_longer(db
     assert finish(db, [held], DONE) == {held.id}
 
 
+def test_jobs_of_a_lane_that_crashed_one_after_the_other_come_back_within_its_limits(db: Connection) -> None:
+    for _ in range(3):  # each time another one crashes, as the lane is free while a suspect waits
+        add_jobs(db, task="keyed", key="a")
+        add_jobs(db, task="few")
+        claim_in_lanes(db)
+        expire_jobs(db)
+        do(db, store.reclaim(CATALOG, limit=10))
+    add_jobs(db)
+    claim_jobs(db)
+    expire_jobs(db)
+    do(db, store.reclaim(CATALOG, limit=10))
+    assert sorted(each.job.task for each in claim_suspects(db, batch=100)) == ["few", "few", "keyed", "plain"]
+    assert claim_suspects(db, batch=100) == []
+
+
+def test_a_suspect_of_a_full_lane_stands_in_nobodys_way(db: Connection) -> None:
+    add_jobs(db, task="keyed", key="a")
+    claim_in_lanes(db)
+    expire_jobs(db)
+    do(db, store.reclaim(CATALOG, limit=10))
+    add_jobs(db, task="keyed", key="a")
+    claim_in_lanes(db)  # the lane is full again, and its suspect first in line
+    add_jobs(db)
+    held = claim_jobs(db)
+    expire_jobs(db, [held[0].id])
+    do(db, store.reclaim(CATALOG, limit=10))
+    assert [each.job.task for each in claim_suspects(db, batch=1)] == ["plain"]
+
+
 def test_a_full_lane_stands_in_nobodys_way(db: Connection) -> None:
     add_jobs(db, 300, "keyed", key="hot")
     claim_in_lanes(db)

@@ -205,7 +205,7 @@ def claim_lanes(catalog: Catalog, terms: JobTerms, queue: str, batch: int, walk:
 def claim_suspects(
     catalog: Catalog, terms: JobTerms, queue: str, batch: int = 1, max_reclaims: int = NO_LIMIT
 ) -> Operation[JobClaim]:
-    """Claim jobs that a worker may have crashed on, whatever their limits allow. It needs a transaction around it.
+    """Claim jobs that a worker may have crashed on, as far as limits allow. It needs a transaction around it.
 
     Args:
         max_reclaims: leave out what was taken over more often than this.
