@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.write:
         found = []
     else:
-        found = [_run(PARTS[name], given or _size(PARTS[name], whole=options.whole), options) for name in names]
+        found = [_run(PARTS[name], _size(PARTS[name], given, whole=options.whole), options) for name in names]
     for run in found:
         runs.keep(run, options.log)
     page.write(runs.read(options.log), options.page)
@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _size(part: Part, *, whole: bool) -> Sequence[str]:
-    return part.whole if whole else part.quick
+def _size(part: Part, given: Sequence[str], *, whole: bool) -> Sequence[str]:
+    return [*part.whole, *given] if whole else given or part.quick
 
 
 def _run(part: Part, further: Sequence[str], options: argparse.Namespace) -> Run:
