@@ -21,7 +21,7 @@ class Journal:
         if path is not None and path.exists():
             whole, _, _ = path.read_bytes().rpartition(b"\n")
             path.write_bytes(whole + b"\n" if whole else b"")  # the last may have been broken off in its midst
-            self.found = [json.loads(line) for line in whole.splitlines()]
+            self.found = [json.loads(line) for line in whole.splitlines() if line]
 
     def add(self, line: dict[str, Any]) -> None:
         if self._path is not None:

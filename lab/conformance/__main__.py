@@ -6,9 +6,11 @@ import argparse
 import json
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.postgres import pg15_bin_dir, pg18_bin_dir, running_server
 from tests.store.databases import migrated_database
@@ -19,6 +21,7 @@ from lab.conformance.campaign import Report, campaign
 from lab.conformance.fake import FakeStore
 from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, planted, with_fault
 from lab.conformance.postgres import PostgresStore
+from lab.journal import Journal
 
 SLICE = 500
 """Histories of one line, where reports are kept in a file."""
@@ -53,23 +56,29 @@ def told(report: Report) -> str:
     return "\n".join(lines)
 
 
-def as_json(report: Report) -> str:
-    """Return a report as one line of JSON."""
-    history = [(session, str(step)) for session, step in report.history]
-    return json.dumps({**vars(report), "history": history})
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return a report for JSON."""
+    return {**vars(report), "history": [(session, str(step)) for session, step in report.history]}
 
 
 def in_slices(stores: list[FakeStore | PostgresStore], seed: int, histories: int, into: Path) -> Report:
     """Run a campaign of many short ones, whose reports are kept one by one; return their sum.
 
-    A slice has the seed of the first plus its number, so that it is repeated alone; who ends the run loses one.
+    A slice has the seed of the first plus its number, so that it is repeated alone. Who ends the run loses one; the
+    same command goes on behind those that are kept.
     """
     total = Report(seed, [store.name for store in stores])
+    journal = Journal(into)
+    kept = {(each["seed"], each["histories"]): each for each in journal.found if each["stores"] == total.stores}
     while total.histories < histories and total.disagreement is None:
         number = min(SLICE, histories - total.histories)
-        report = campaign(stores, histories=number, seed_number=seed + total.histories // SLICE)
-        with into.open("a", encoding="utf-8") as file:
-            file.write(as_json(report) + "\n")
+        place = seed + total.histories // SLICE
+        found = kept.get((place, number))
+        if found is not None and found["disagreement"] is None:
+            total.add(Report(**{**found, "counts": Counter(found["counts"])}))
+            continue
+        report = campaign(stores, histories=number, seed_number=place)
+        journal.add(as_dict(report))
         total.add(report)
         print(f"{total.histories} histories, {total.seconds:.0f} s", file=sys.stderr, flush=True)
     return total
@@ -134,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--into",
         type=Path,
         default=None,
-        help="in slices of 500 with seeds of their own: append the report of each to this file, one a line",
+        help="in slices of 500 with seeds of their own: keep the report of each there, and go on behind them",
     )
     parser.add_argument("--out", type=Path, default=None, help="write the report there as JSON besides")
     options = parser.parse_args(arguments)
@@ -152,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
             report = campaign(stores, histories=options.histories, seed_number=seed, progress=_progress)
         else:
             report = in_slices(stores, seed, options.histories, options.into)
-    text = as_json(report)
+    text = json.dumps(as_dict(report))
     if options.out is not None:
         options.out.write_text(text + "\n")
     print(text if options.json else told(report))

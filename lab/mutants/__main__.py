@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.postgres import pg18_bin_dir, running_server
@@ -86,7 +86,7 @@ class Trial:
 
     jobs: int = 1
     patience: float = PATIENCE
-    record: Record = Record(None)
+    record: Record = field(default_factory=lambda: Record(None))
     is_quiet: bool = False
 
     def of(self, mutants: Sequence[Mutant], server: Path, *, confirms: bool = True) -> tuple[list[Verdict], str]:

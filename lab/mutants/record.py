@@ -6,27 +6,24 @@ One JSON object a line, appended as soon as a mutant is decided; the last line o
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lab.journal import Journal
 from lab.mutants.mutant import Mutant, mutated
 from lab.mutants.trial import Verdict
 from lab.mutants.warm import ROOT
 
 
-@dataclass(frozen=True, slots=True)
 class Record:
     """Verdicts of earlier runs, and the file in which new ones are kept; None keeps nothing."""
 
-    file: Path | None
+    def __init__(self, file: Path | None) -> None:
+        self._journal = Journal(file)
+        self._lines = {line["name"]: line for line in self._journal.found}
 
     def keep(self, verdict: Verdict) -> None:
         """Append what became of a mutant."""
-        if self.file is None:
-            return
         line = {
             "name": verdict.mutant.name,
             "text": _digest(verdict.mutant),
@@ -35,34 +32,27 @@ class Record:
             "why": verdict.why[:300],
             "seconds": round(verdict.seconds, 1),
         }
-        with self.file.open("a", encoding="utf-8") as kept:
-            kept.write(json.dumps(line) + "\n")
+        self._lines[verdict.mutant.name] = line
+        self._journal.add(line)
 
     def decided(self, mutants: Sequence[Mutant]) -> list[Verdict]:
         """Return what is known of those that were noticed, or survived as expected, in the text of today.
 
         Whoever survived is tried again, since a test may have come since.
         """
-        lines = self._lines()
         return [
             Verdict(each, line["state"], line["by"], line["why"], line["seconds"])
             for each in mutants
-            if (line := lines.get(each.name))
+            if (line := self._lines.get(each.name))
             and line["text"] == _digest(each)
             and (line["state"] == "killed" or (line["state"] == "survived" and each.equivalent))
         ]
 
     def noticed_before(self, mutant: Mutant) -> str:
         """Return the test that noticed this mutant once, to be asked first; empty where none did."""
-        line = self._lines().get(mutant.name, {"by": ""})
+        line = self._lines.get(mutant.name, {"by": ""})
         by: str = line["by"]
         return by if (ROOT / by.partition("::")[0]).is_file() else ""
-
-    def _lines(self) -> dict[str, dict[str, Any]]:
-        if self.file is None or not self.file.exists():
-            return {}
-        lines = map(json.loads, self.file.read_text(encoding="utf-8").splitlines())
-        return {line["name"]: line for line in lines}
 
 
 def _digest(mutant: Mutant) -> str:

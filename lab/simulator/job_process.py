@@ -13,9 +13,10 @@ from fencepost.core.inbox import entry
 from fencepost.core.job import Job
 from fencepost.core.operation import Statement, arun
 from fencepost.core.outcome import Verdict
-from fencepost.errors import Defer, LeaseLost, Permanent, Retryable, SoftLimitReached
+from fencepost.errors import LeaseLost, SoftLimitReached
 from fencepost.runtime.worker import Worker
 from fencepost.store import inbox
+from lab.simulator.failing import fail
 from lab.simulator.job_plan import PlannedTask
 from lab.simulator.loop import VirtualLoop
 from lab.simulator.outside import BEGIN, COMMIT
@@ -125,7 +126,9 @@ class Handlers:
         await self._before(start, fault)
         if kind in FAILS_FIRST:
             await asyncio.sleep(seconds)
-            _raise(kind, fault, planned)
+            if kind == "cancels itself":
+                _cancel_itself(planned)
+            fail(kind, 0.0 if fault is None else fault.seconds)
         if kind == "slow" and fault is not None:
             seconds += fault.seconds
         if kind == "hang" and fault is not None:
@@ -164,7 +167,7 @@ class Handlers:
             start.is_stubborn = True
             await self._stubborn(fault.seconds + (planned.hard_limit or 0.0))
         elif kind == "false failure":
-            raise Retryable("not now")
+            fail(kind, fault.seconds)
 
     async def _goes_on(self, planned: PlannedTask, seconds: float, context: JobContext) -> None:
         """Work for so long, and look now and then whether it is to go on."""
@@ -250,23 +253,8 @@ def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _raise(kind: str, fault: Fault | None, planned: PlannedTask) -> None:
-    seconds = 0.0 if fault is None else fault.seconds
-    match kind:
-        case "retry":
-            raise Retryable("not now")
-        case "retry after":
-            raise Retryable("not now", delay=timedelta(seconds=min(seconds, 0.4)))
-        case "permanent":
-            raise Permanent("never")
-        case "defer":
-            raise Defer(timedelta(seconds=min(seconds, 1.0)), "not yet")
-        case "raise":
-            raise ValueError("a bug")
-        case "exit":
-            raise SystemExit(3)
-        case "cancels itself":
-            task = asyncio.current_task()
-            if task is not None and not planned.in_thread:
-                task.cancel()
-            raise asyncio.CancelledError
+def _cancel_itself(planned: PlannedTask) -> None:
+    task = asyncio.current_task()
+    if task is not None and not planned.in_thread:
+        task.cancel()
+    raise asyncio.CancelledError

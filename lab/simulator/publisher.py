@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
-from fencepost.errors import Defer, Permanent, Retryable
+from fencepost.errors import Retryable
 from fencepost.publishers.base import Delivery
+from lab.simulator.failing import fail
 from lab.simulator.plan import POISON, Fault
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Receiver:
             await asyncio.sleep(0)
         elif kind == "stubborn":
             await self._stubborn(publish, self._process.run.plan.publish_timeout + 1.5)
-        _raise(kind, fault.seconds)
+        fail(kind, fault.seconds)
 
     async def _stubborn(self, publish: Publish, seconds: float) -> None:
         """Go on for so long, whoever cancels it."""
@@ -112,22 +112,6 @@ class Receiver:
 
     def _ignores_time_out(self, publish: Publish) -> None:
         self._process.run.watch.told(publish, "time-out ignored")
-
-
-def _raise(kind: str, seconds: float) -> None:
-    match kind:
-        case "retry" | "false failure":
-            raise Retryable("not now")
-        case "unavailable":
-            raise Retryable("nobody there", unavailable=True)
-        case "permanent":
-            raise Permanent("never")
-        case "defer":
-            raise Defer(timedelta(seconds=min(seconds, 1.0)), "not yet")
-        case "raise":
-            raise ValueError("a bug")
-        case "exit":
-            raise SystemExit(3)
 
 
 class BatchReceiver(Receiver):

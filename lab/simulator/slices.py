@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
 
+from lab.journal import Journal
 from lab.simulator.campaign import Totals, explore
 from lab.simulator.kinds import MAKERS
 
@@ -28,15 +27,9 @@ class Book:
     """The figures of every slice, in a file that has a line for each; a later run goes on behind them."""
 
     def __init__(self, path: Path | None, of: str) -> None:
-        self._path, self._of = path, of
-        self._slices: dict[int, Totals] = {}
-        if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                # (An interruption may have torn the last one: then that slice has to be done again.)
-                with contextlib.suppress(json.JSONDecodeError):
-                    record = json.loads(line)
-                    if record["of"] == of:
-                        self._slices[record["first_seed"]] = Totals.read(record["totals"])
+        self._journal, self._of = Journal(path), of
+        lines = (each for each in self._journal.found if each["of"] == of)
+        self._slices = {line["first_seed"]: Totals.read(line["totals"]) for line in lines}
 
     def has(self, seeds: range) -> bool:
         """Tell whether a slice was done to its end, and nothing failed."""
@@ -45,11 +38,7 @@ class Book:
 
     def add(self, seeds: range, totals: Totals) -> None:
         self._slices[seeds.start] = totals
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(
-                    "\n" + json.dumps({"of": self._of, "first_seed": seeds.start, "totals": totals.as_dict()})
-                )
+        self._journal.add({"of": self._of, "first_seed": seeds.start, "totals": totals.as_dict()})
 
     def total(self) -> Totals:
         """Add up all slices, those of earlier runs included."""
