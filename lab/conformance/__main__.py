@@ -64,8 +64,8 @@ def as_dict(report: Report) -> dict[str, Any]:
 def in_slices(stores: list[FakeStore | PostgresStore], seed: int, histories: int, into: Path) -> Report:
     """Run a campaign of many short ones, whose reports are kept one by one; return their sum.
 
-    A slice has the seed of the first plus its number, so that it is repeated alone. Who ends the run loses one; the
-    same command goes on behind those that are kept.
+    A slice has the seed of the first plus its number, so that it is repeated alone. Who ends the run loses one:
+    the same command goes on behind those that are kept.
     """
     total = Report(seed, [store.name for store in stores])
     journal = Journal(into)
