@@ -425,6 +425,7 @@ async def looks(made: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
     return counted
 
 
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 SLOW_LOOKS = {"poll_interval": timedelta(milliseconds=100)}
 FEW = 40
 """Looks in a second: four times what the poll interval asks for, a quarter of what a loop without pauses does."""
@@ -476,7 +477,8 @@ async def test_an_operators_open_transaction_holds_up_its_own_queue_at_the_most(
     with psycopg.connect(box.url) as operator:
         Outbox().set_queue(operator, "hook", "ann", weight=2)
         async with running(made):
-            await asyncio.sleep(0.5)  # it has met that row
+            # A rate is passed by where others have the row; a breaker's write waits for it.
+            await until(lambda: made._claimer._rated_until or box.conn.execute(WAITS).fetchone() != (0,))
             began = time.monotonic()
             for _ in range(3):
                 box.enqueue(1, queue="kafka")

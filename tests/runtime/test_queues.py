@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fencepost import Delivery, Message, Permanent, Retryable
+from fencepost import Delivery, Dispatcher, Message, Permanent, Retryable
 from tests.runtime.box import Box, running, until
 from tests.runtime.journal import SHORT, Journal
 
@@ -25,6 +25,13 @@ async def quiet(message: Message, delivery: Delivery) -> None:
 
 def set_queue(box: Box, queue: str, **changes: Any) -> None:
     box.outbox.set_queue(box.conn, queue, "ann", **changes)
+
+
+async def settled_anew(dispatcher: Dispatcher, times: int = 1) -> None:
+    """Wait until a dispatcher has read the queues' settings again, of which each look for work follows one."""
+    for _ in range(times):
+        began = time.monotonic()
+        await until(lambda began=began: (dispatcher._claimer._settled_at or 0.0) > began)  # type: ignore[misc]
 
 
 def many(box: Box, queue: str, status: str = "done") -> int:
@@ -108,11 +115,12 @@ async def test_leases_of_one_second_and_of_a_minute_in_one_worker_are_each_renew
 
 async def test_a_lease_changed_while_it_runs_holds_for_the_next_claim(box: Box) -> None:
     gate = Gate()
-    async with running(box.dispatcher(gate, **LONG)):
+    dispatcher = box.dispatcher(gate, **LONG)
+    async with running(dispatcher):
         (first,) = box.enqueue(1)
         await until(lambda: gate.under_way["default"] == 1)
         set_queue(box, "default", lease=SECOND / 2, publish_timeout=SECOND / 4)
-        await asyncio.sleep(0.2)  # more than a poll: the settings are read anew
+        await settled_anew(dispatcher)
         (second,) = box.enqueue(1)
         await until(lambda: box.row(second)["attempts"] >= 1)
         spans = box.conn.execute(
@@ -134,7 +142,7 @@ async def test_attempts_and_backoff_of_a_queue_take_effect_without_a_restart(box
         await until(lambda: dispatcher._claimer._settled_at is not None)
         set_queue(box, "few", max_attempts=2)
         set_queue(box, "slow", backoff_base=3600 * SECOND, backoff_cap=7200 * SECOND)
-        await asyncio.sleep(0.2)  # more than a poll
+        await settled_anew(dispatcher)
         few, slow = box.enqueue(3, queue="few"), box.enqueue(3, queue="slow")
         await until(lambda: many(box, "few", "dead") == 3)
         assert {(box.row(each)["outcome"], box.row(each)["attempts"]) for each in few} == {("exhausted", 2)}
@@ -178,11 +186,12 @@ async def test_settings_that_cannot_work_here_are_said_once_and_others_go_on(
 ) -> None:
     set_queue(box, "odd", lease=SECOND / 2)  # below the worker's publish time-out of a second
     odd = box.enqueue(2, queue="odd")
-    async with running(box.dispatcher(quiet)):
+    dispatcher = box.dispatcher(quiet)
+    async with running(dispatcher):
         for _ in range(3):
             good = box.enqueue(3)
             await until(lambda good=good: all(box.row(each)["status"] == "done" for each in good))  # type: ignore[misc]
-            await asyncio.sleep(0.07)  # more than a poll
+            await settled_anew(dispatcher)
         assert many(box, "odd", "pending") == 2
         told = [record for record in caplog.records if "queue odd is not served" in record.getMessage()]
         assert len(told) == 1
@@ -204,7 +213,8 @@ async def test_a_pause_gives_back_what_is_in_line_and_lets_what_runs_end(box: Bo
 
     box.enqueue(60, queue="mail")  # fast publishes, so that it claims ahead
     ids = box.enqueue(30, event_type="slow", queue="mail")
-    async with running(box.dispatcher(publish, **LONG)):
+    dispatcher = box.dispatcher(publish, **LONG)
+    async with running(dispatcher):
         await until(lambda: gate.under_way["mail"] == 5 and many(box, "mail", "processing") > 5)
         box.outbox.pause_queue(box.conn, "mail", "ann")
         await until(lambda: many(box, "mail", "processing") == 5)
@@ -213,7 +223,7 @@ async def test_a_pause_gives_back_what_is_in_line_and_lets_what_runs_end(box: Bo
         await until(lambda: many(box, "mail") == 65)
         others = box.enqueue(10)
         await until(lambda: all(box.row(each)["status"] == "done" for each in others))
-        await asyncio.sleep(0.12)  # two polls
+        await settled_anew(dispatcher, times=2)
         assert many(box, "mail", "pending") == 25
         assert sum(box.row(each)["attempts"] for each in ids) == 5
         box.outbox.resume_queue(box.conn, "mail", "ann")
@@ -227,10 +237,11 @@ async def test_a_paused_queue_is_left_alone_with_its_suspects_and_its_keys(box: 
     box.conn.execute("UPDATE outbox SET reclaim_count = 1 WHERE id = %s", [suspect])
     box.enqueue(3, queue="mail", ordering_key="k")
     before = [box.row(each) for each in range(suspect, suspect + 4)]
-    async with running(box.dispatcher(quiet)):
+    dispatcher = box.dispatcher(quiet)
+    async with running(dispatcher):
         others = box.enqueue(3)
         await until(lambda: all(box.row(each)["status"] == "done" for each in others))
-        await asyncio.sleep(0.12)  # two polls
+        await settled_anew(dispatcher, times=2)
         assert [box.row(each) for each in range(suspect, suspect + 4)] == before
         box.outbox.resume_queue(box.conn, "mail", "ann")
         await until(lambda: box.statuses() == {"done": 7})
