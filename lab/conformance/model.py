@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import singledispatchmethod
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 from fencepost.core.inbox import Acceptance
@@ -37,13 +38,14 @@ class Model:
         self._own: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         self.is_open = [False, False]
         self._last_id = 0
+        self._turns = count(1)
         self._jobs = JobModel()
 
     # --- sessions ---
 
     def sight(self, session: int) -> Sight:
         """Return what a session sees."""
-        return Sight(self._committed, self._own[session], self.now)
+        return Sight(self._committed, self._own[session], self.now, self._turns)
 
     def begin(self, session: int) -> None:
         self.is_open[session] = True

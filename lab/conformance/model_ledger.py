@@ -39,10 +39,9 @@ def _all(sight: Sight) -> list[Attempt]:
 
 def begin(sight: Sight, kind: str, row: int, token: int, queue: str, attempt: int, worker: str | None) -> None:
     """Write down that an attempt begins."""
-    place = max((each.place for each in _all(sight)), default=0) + 1
     key = ("attempt", kind, row, token)
     demand(sight.get(key) is None, f"attempt {key} begins twice")
-    sight.put(key, Attempt(kind, row, token, place, queue, attempt, worker, sight.now))
+    sight.put(key, Attempt(kind, row, token, next(sight.turns), queue, attempt, worker, sight.now))
 
 
 def end(sight: Sight, kind: str, row: int, token: int, result: str, *, lost: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from fencepost.core.states import Event, State, attempts_after, transition
@@ -142,10 +142,12 @@ class Queue(NamedTuple):
 class Sight:
     """What one session sees, and writes: the others see it once it is committed."""
 
-    def __init__(self, committed: dict[Any, Any], own: dict[Any, Any], now: int) -> None:
+    def __init__(self, committed: dict[Any, Any], own: dict[Any, Any], now: int, turns: Iterator[int]) -> None:
         self._committed = committed
         self._own = own
         self.now = now
+        self.turns = turns
+        """Numbers for what is told in the order of its making, whoever makes it, and committed or not."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         found = self._own[key] if key in self._own else self._committed.get(key)
@@ -185,7 +187,7 @@ class Sight:
 
     def of(self, kind: str) -> list[Any]:
         """Return all things of a kind that are there."""
-        keys = {*self._committed, *self._own}
+        keys = self._committed | self._own  # in the order of their making: the same in each run
         return [found for key in keys if key[0] == kind and (found := self.get(key)) is not None]
 
     def open_of(self, queue: str, key: str | None) -> list[Row]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -15,6 +17,7 @@ from lab.conformance.campaign import campaign
 from lab.conformance.fake import FakeStore
 from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, TextFault, planted, with_fault
 from lab.conformance.postgres import PostgresStore
+from lab.conformance.run import Run
 from lab.conformance.store import Store
 
 from fencepost.embedded import PostgresServer
@@ -102,6 +105,23 @@ def test_a_fault_in_the_fake_store_is_found_by_the_model(name: str) -> None:
         stores: list[Store] = [fake]
         report = campaign(stores, histories=4000, seed_number=SEED, shrink=False)
     assert report.disagreement is not None, f"{name} in {report.histories} histories"
+
+
+def test_attempts_are_told_as_they_began_whoever_commits_first(everywhere: Stores) -> None:
+    # Three turns are taken by two sessions of which the first commits last: a ledger is numbered by a sequence.
+    terms = j.Terms(worker="w1", lease=1, width=1, limit=1, ledger=True)
+    job = j.EnqueueJob(
+        task="t", lane=None, queue="q", unique=None, args=0, delay=0, recovery="auto", max_attempts=3
+    )
+    history = (
+        (1, s.Begin()),
+        (0, job),
+        (0, job),
+        (1, j.ClaimJobs(terms=terms, queue="q", batch=10)),
+        (0, replace(job, task="u", lane="a")),
+        (0, j.ClaimLanes(terms=terms, queue="q", batch=1)),
+    )
+    Run(everywhere, Counter()).history(history)
 
 
 def test_a_history_that_disagrees_is_made_short() -> None:
