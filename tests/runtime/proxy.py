@@ -19,6 +19,7 @@ class Proxy:
         self.silent = False
         """Swallow everything, and close nothing."""
         self.swallowed = 0
+        self.accepted = 0
         self.accepted_while_silent = 0
         self.cut_after: bytes | None = None
         """Cut a connection right after the client sent these bytes: its answer is lost."""
@@ -52,6 +53,7 @@ class Proxy:
         await self._acceptor.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         self.accepted_while_silent += self.silent
         up_reader, up_writer = await asyncio.open_connection(*self._target)
         try:
