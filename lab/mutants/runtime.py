@@ -101,24 +101,6 @@ MUTANTS = [
         "runtime/flight.py",
         "runtime/test_flight",
         (
-            "lane-goes-on",
-            "what is behind a failed message of its key is published all the same",
-            "            if not (isinstance(result, Delivered) or is_behind_routed) or holding.lost:\n",
-            "            if False:\n",
-        ),
-        (
-            "lane-past-lost",
-            "a lane goes on behind a lost lease",
-            "is_behind_routed) or holding.lost:\n",
-            "is_behind_routed):\n",
-        ),
-        (
-            "starts-when-lost",
-            "a publish starts though its lease is lost",
-            "if self._is_stopping or _is_lost(holding):\n            return Unstarted()",
-            "if self._is_stopping:\n            return Unstarted()",
-        ),
-        (
             "cut-off-is-unstarted",
             "a publish cut off in flight counts as not started",
             "            self.finish(holding, Cancelled())\n        for holding",
@@ -137,12 +119,6 @@ MUTANTS = [
             "                pass\n            earliest",
         ),
         (
-            "timeout-is-cancelled",
-            "a time-out counts as cut off by a shutdown",
-            "                result = self._timed_out(holding) if holding.timed_out else Cancelled()\n",
-            "                result = Cancelled()\n",
-        ),
-        (
             "alone-beside-others",
             "a crash suspect is published beside others",
             "        self._is_alone = True\n        try:\n            await self.landed_or_stopped()\n",
@@ -153,6 +129,34 @@ MUTANTS = [
             "the age of a message stands still while it is held",
             "age=claimed.age + timedelta(seconds=time.monotonic() - holding.claimed_at)",
             "age=claimed.age",
+        ),
+    ),
+    *of(
+        "runtime/lane_runner.py",
+        "runtime/test_flight",
+        (
+            "lane-goes-on",
+            "what is behind a failed message of its key is published all the same",
+            "            if not (isinstance(result, Delivered) or is_behind_routed) or holding.lost:\n",
+            "            if False:\n",
+        ),
+        (
+            "lane-past-lost",
+            "a lane goes on behind a lost lease",
+            "is_behind_routed) or holding.lost:\n",
+            "is_behind_routed):\n",
+        ),
+        (
+            "starts-when-lost",
+            "a publish starts though its lease is lost",
+            "if self._control.is_stopping or _is_lost(holding):\n            return Unstarted()",
+            "if self._control.is_stopping:\n            return Unstarted()",
+        ),
+        (
+            "timeout-is-cancelled",
+            "a time-out counts as cut off by a shutdown",
+            "                result = timed_out(holding) if holding.timed_out else Cancelled()\n",
+            "                result = Cancelled()\n",
         ),
         (
             "batch-failures-counted",

@@ -24,7 +24,8 @@ from lab.simulator.loop import VirtualLoop, World, set_running_loop
 
 _MODULES = (
     "breakers", "claimer", "dispatcher", "flight", "heartbeat", "held", "job_claimer", "job_flight", "job_run",
-    "job_upkeep", "lifecycle", "link", "pacing", "queues", "reaper", "retention", "schedules", "wakeup", "worker",
+    "job_upkeep", "lane_runner", "lifecycle", "link", "pacing", "queues", "reaper", "retention", "schedules",
+    "wakeup", "worker",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from lab.simulator.plan import Fault, Plan, plan_of
 from fencepost.core.lease import TrustWindow
 from fencepost.core.outcome import Unstarted
 from fencepost.core.records import Claimed
-from fencepost.runtime import claimer, flight, lanes, publishing
+from fencepost.runtime import claimer, flight, lane_runner, lanes, publishing
 from fencepost.runtime.dispatcher import Dispatcher
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
@@ -129,7 +129,7 @@ def publish_repeated_without_a_claim() -> Patch:
         result = await honest(*given, **options)
         return result if result is DELIVERED else await honest(*given, **options)
 
-    return mock.patch.object(flight, "publish", publish)
+    return mock.patch.object(lane_runner, "publish", publish)
 
 
 def failures_taken_for_deliveries() -> Patch:
@@ -139,7 +139,7 @@ def failures_taken_for_deliveries() -> Patch:
         await honest(*given, **options)
         return DELIVERED
 
-    return mock.patch.object(flight, "publish", publish)
+    return mock.patch.object(lane_runner, "publish", publish)
 
 
 def followers_sent_after_a_failure() -> Patch:
@@ -167,7 +167,9 @@ def late_claims_kept() -> Patch:
     def is_lost(holding: Holding) -> bool:
         return bool(holding.lost)
 
-    return _both(mock.patch.object(Dispatcher, "_claim", claim), mock.patch.object(flight, "_is_lost", is_lost))
+    return _both(
+        mock.patch.object(Dispatcher, "_claim", claim), mock.patch.object(lane_runner, "_is_lost", is_lost)
+    )
 
 
 def lost_results_dropped() -> Patch:

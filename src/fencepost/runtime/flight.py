@@ -11,32 +11,28 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from fencepost.config import DispatcherSettings
-from fencepost.core.error_text import describe, storable
+from fencepost.core.error_text import describe
 from fencepost.core.outcome import (
     DONE,
     Action,
     Cancelled,
-    Delivered,
     Disabled,
     Failed,
-    Foreign,
     Refused,
     Result,
-    Routed,
     TimedOut,
     Unstarted,
     decide,
 )
-from fencepost.publishers.base import Delivery
-from fencepost.publishers.callable import Invocable
 from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.claimer import Room
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.finalizer import Finalizer
 from fencepost.runtime.held import Held, Holding, Stage
+from fencepost.runtime.lane_runner import LaneRunner, timed_out
 from fencepost.runtime.lanes import Lane, Slots, lanes_of
-from fencepost.runtime.publishing import DELIVERED, publish, publish_batch, verified
-from fencepost.runtime.routes import FOREIGN, Router, Target
+from fencepost.runtime.publishing import DELIVERED
+from fencepost.runtime.routes import Router
 from fencepost.runtime.shutdown import Stop
 from fencepost.runtime.terms import Terms
 
@@ -68,14 +64,16 @@ class Flight:
         self._settings, self._router, self._held = settings, router, held
         self._finalizer, self._counters, self._stop = finalizer, counters, stop
         self._breakers = breakers
-        self._on_room, self._on_foreign = on_room, on_foreign
+        self._on_room = on_room
+        self._runner = LaneRunner(self, router, counters, settings.owner, on_foreign)
         self._ended_one = asyncio.Event()
         self._slots: dict[str, Slots] = {}
         self._tasks: dict[asyncio.Task[None], Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._is_alone = False
-        self._is_cut_off = False
+        self.is_cut_off = False
+        """Whether what is in flight was cancelled."""
         self.unexpected: BaseException | None = None
         """The first unclassified exception, where ``on_unexpected`` is ``"stop"``."""
 
@@ -205,7 +203,7 @@ class Flight:
             patience: seconds to wait for the cancelled publishes to end.
         """
         self.release_line()
-        self._is_cut_off = True
+        self.is_cut_off = True
         for task, lane in self._tasks.items():
             if lane.has_begun:
                 task.cancel()
@@ -226,9 +224,9 @@ class Flight:
                     "the publish of message %d ignores its time-out; its slot stays taken until it ends",
                     holding.claimed.id,
                 )
-                self.finish(holding, self._timed_out(holding))
+                self.finish(holding, timed_out(holding))
             if overdue:
-                self._release_rest(lane)
+                self.release_rest(lane)
                 self._ended_one.set()
                 self._on_room()
         self._look_for_stuck_slots()
@@ -295,147 +293,28 @@ class Flight:
         lane.has_begun = True
         began = time.monotonic() if slots.is_watched() else None
         try:
-            if lane.bulk is None:
-                await self._fly_in_turn(slots, lane)
-            else:
-                await self._fly_at_once(slots, lane, lane.bulk)
+            await self._runner.run(slots, lane)
         finally:
             if began is not None:
                 publishes = 1 if lane.bulk is not None else max(1, lane.landed)
                 slots.paced((time.monotonic() - began) / publishes, lane.width)
             self._ended(slots, lane)
 
-    async def _fly_in_turn(self, slots: Slots, lane: Lane) -> None:
-        is_behind_routed = False
-        for holding in lane.holdings:
-            if holding.stage is not Stage.WAITING:
-                return  # what stood before it was given up on, and it was given back
-            if is_behind_routed and self._is_published_here(holding):
-                # The expansion before it may have to wait, and then it could not be closed.
-                self._release_rest(lane)
-                return
-            try:
-                result = await self._publish(slots, holding)
-            except asyncio.CancelledError:
-                result = self._timed_out(holding) if holding.timed_out else Cancelled()
-            if _is_over(holding):
-                return  # it was given up on meanwhile, and what is behind it given back
-            self.finish(holding, result)
-            lane.landed += 1
-            is_behind_routed = isinstance(result, Routed)
-            if not (isinstance(result, Delivered) or is_behind_routed) or holding.lost:
-                # (Lost though delivered: nothing behind it could be closed, as it is open again.)
-                self._release_rest(lane)
-                return
-
-    def _is_published_here(self, holding: Holding) -> bool:
-        return isinstance(self._router.find(holding.terms.queue, holding.claimed), Invocable)
-
     @property
-    def _is_stopping(self) -> bool:
-        return self._is_cut_off or self._stop.asked.is_set()
+    def is_stopping(self) -> bool:
+        """Whether nothing more shall be started."""
+        return self.is_cut_off or self._stop.asked.is_set()
 
-    def _release_rest(self, lane: Lane) -> None:
+    def release_rest(self, lane: Lane) -> None:
         """An earlier message of their key did not go out: give back what is behind it."""
         for holding in lane.holdings:
             if holding.stage is Stage.WAITING:
                 self.finish(holding, Unstarted())
 
-    async def _publish(self, slots: Slots, holding: Holding) -> Result:
-        if self._is_stopping or _is_lost(holding):
-            return Unstarted()
-        message = holding.claimed.message
-        publisher = self._router.find(holding.terms.queue, holding.claimed)
-        if not isinstance(publisher, Invocable):
-            return self._unpublished(holding, publisher)
-        self._take_off(holding)
-        delivery = holding.delivery()
-        if holding.claimed.is_to_verify:
-            known = await self._verified(slots, holding, publisher, delivery)
-            if known is not None or _is_lost(holding) or self._is_cut_off:
-                return known or Unstarted()
-        return await publish(
-            publisher, message, delivery, threads=slots.threads, on_unexpected=self._note_unexpected
-        )
-
-    async def _verified(
-        self, slots: Slots, holding: Holding, publisher: Invocable, delivery: Delivery
-    ) -> Result | None:
-        """Return how this attempt ends without a publish; None where it may publish, in the time that is left."""
-        try:
-            known = await verified(
-                publisher,
-                holding.claimed.message,
-                delivery,
-                threads=slots.threads,
-                on_unexpected=self._note_unexpected,
-            )
-        except asyncio.CancelledError:
-            if not holding.timed_out:
-                raise
-            known = None
-        if (
-            known is None and holding.timed_out
-        ):  # also where it swallowed its cancellation, and said at last: publish
-            self._counters.timed_out += 1
-            return Failed(f"verify: no answer within {holding.terms.publish_timeout:g} s", unverified=True)
-        return known
-
-    def _unpublished(self, holding: Holding, target: Target) -> Result:
-        """Return what becomes of a message that has no publisher here."""
-        if isinstance(target, tuple):
-            return Routed(target)
-        event_type, queue = storable(holding.claimed.message.event_type, 200), holding.terms.queue
-        if target is FOREIGN:
-            self._on_foreign(queue)
-            return Foreign(f"queue {queue} is no destination of worker {self._settings.owner}")
-        return Refused(f"no route for event type {event_type!r} in queue {queue}", unroutable=True)
-
-    async def _fly_at_once(self, slots: Slots, lane: Lane, publisher: Invocable) -> None:
-        batch = []
-        held_back: set[str] = set()
-        for holding in lane.holdings:
-            key = holding.claimed.message.ordering_key
-            if self._is_stopping or _is_lost(holding) or key in held_back:
-                self.finish(holding, Unstarted())
-                if key is not None:
-                    held_back.add(key)
-            else:
-                self._take_off(holding)
-                batch.append(holding)
-        if not batch:
-            return
-        try:
-            results: Sequence[Result] = await publish_batch(
-                publisher,
-                [(holding.claimed.message, holding.delivery()) for holding in batch],
-                threads=slots.threads,
-                on_unexpected=self._note_unexpected,
-            )
-        except asyncio.CancelledError:
-            results = [self._timed_out(each) if each.timed_out else Cancelled() for each in batch]
-        self._finish_in_order(batch, results)
-
-    def _finish_in_order(self, batch: Sequence[Holding], results: Sequence[Result]) -> None:
-        """Finish a batch; what failed behind a failure of its key was never tried, or must not count as such.
-
-        But for an outcome that nobody knows: such a message may be with the receiver.
-        """
-        failed: set[str] = set()
-        for holding, result in zip(batch, results, strict=True):
-            if holding.stage is Stage.FINALIZING:
-                continue
-            key = holding.claimed.message.ordering_key
-            if key is not None and result is not DELIVERED:
-                if key in failed and not isinstance(result, TimedOut | Cancelled):
-                    self.finish(holding, Unstarted())
-                    continue
-                failed.add(key)
-            self.finish(holding, result)
-
     # --- time-outs ---------------------------------------------------------------------------------------
 
-    def _take_off(self, holding: Holding) -> None:
+    def take_off(self, holding: Holding) -> None:
+        """Note that a publish starts, whose time runs from now on."""
         holding.deadline = time.monotonic() + holding.terms.publish_timeout
         holding.stage = Stage.PUBLISHING
         if self._timer is None or holding.deadline < self._timer_at:
@@ -464,9 +343,6 @@ class Flight:
         if earliest is not None:
             self._time_out_at(earliest)
 
-    def _timed_out(self, holding: Holding) -> TimedOut:
-        return TimedOut(f"no answer from the publisher within {holding.terms.publish_timeout:g} s")
-
     # --- what publishers do besides ----------------------------------------------------------------------
 
     def _thread_ended(self) -> None:
@@ -486,17 +362,9 @@ class Flight:
             ": nothing of it is claimed any more, restart this process" if hung >= limit else "",
         )
 
-    def _note_unexpected(self, error: BaseException) -> None:
+    def note_unexpected(self, error: BaseException) -> None:
+        """Take note of an exception that is none of the classified ones; stop of it, where that is asked for."""
         self._counters.unexpected += 1
         if self._settings.on_unexpected == "stop" and self.unexpected is None:
             self.unexpected = error
             self._stop.asked.set()
-
-
-def _is_over(holding: Holding) -> bool:
-    return holding.stage is Stage.FINALIZING
-
-
-def _is_lost(holding: Holding) -> bool:
-    """Tell whether its lease is lost, or may be: what was frozen goes on before its heartbeat can tell."""
-    return bool(holding.lost) or holding.window.is_over(time.monotonic())
