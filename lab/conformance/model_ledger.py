@@ -53,8 +53,11 @@ def end(sight: Sight, kind: str, row: int, token: int, result: str, *, lost: boo
 
 
 def claimed(sight: Sight, taken: Iterable[Claimed]) -> None:
-    """Begin attempts at messages, where their queue keeps a ledger."""
-    for each in sorted(taken, key=lambda each: each.id):
+    """Begin attempts at messages, where their queue keeps a ledger: queue by queue, as they were asked."""
+    by_queue: dict[str, list[Claimed]] = {}
+    for each in taken:
+        by_queue.setdefault(each.message.queue, []).append(each)
+    for each in (each for found in by_queue.values() for each in sorted(found, key=lambda each: each.id)):
         row = sight.row(each.id)
         keeps = row is not None and sight.queue(row.queue).ledger
         demand(each.ledger == keeps, f"{each} although its queue keeps {'a' if keeps else 'no'} ledger")

@@ -124,6 +124,14 @@ def test_attempts_are_told_as_they_began_whoever_commits_first(everywhere: Store
     Run(everywhere, Counter()).history(history)
 
 
+def test_attempts_of_one_claim_are_told_queue_by_queue(everywhere: Stores) -> None:
+    enqueue = s.Enqueue(keys=("b",), queue="r", delay=0, recovery="auto", dedupe=None, payload=0)
+    switch = s.Change(queue="r", max_attempts=None, sequenced=False, every=None, ledger=True)
+    claim = s.Claim("w1", None, 10, 3, 3, None, park_behind_leased=True)
+    steps = (enqueue, replace(enqueue, queue="q"), switch, replace(switch, queue="q"), claim)
+    Run(everywhere, Counter()).history(tuple((0, step) for step in steps))
+
+
 def test_a_history_that_disagrees_is_made_short() -> None:
     with closing(FakeStore(with_fault("a repeat is taken in"))) as fake:
         report = campaign([fake], histories=300, seed_number=SEED)
