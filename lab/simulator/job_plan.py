@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from lab.simulator.plan import POISON, STATEMENT_FAULTS, TIMED_FAULTS, Fault
+from lab.simulator.plan import POISON, SMALL, STATEMENT_FAULTS, TIMED_FAULTS, Fault
 
 HANDLER_FAULTS = (
     "retry", "retry", "retry after", "false failure", "raise", "exit", "permanent", "defer", "defer", "hang",
@@ -143,28 +144,43 @@ class JobPlan:
 
 
 def job_plan_of(seed: int) -> JobPlan:
-    """Draw the plan of one schedule of jobs."""
+    """Draw the plan of one schedule of jobs; most are small, as of messages."""
     chance = random.Random(f"{seed} plan of jobs")
-    tasks = tuple(_task(chance, f"t{number}") for number in range(chance.choice((1, 2, 3))))
+    size = _size(chance)
+    tasks = tuple(_task(chance, f"t{number}") for number in range(size.tasks))
     plan = JobPlan(
         seed=seed,
-        processes=chance.choice((1, 2, 2, 2, 3)),
+        processes=size.processes,
         lease=max(each.lease for each in tasks),
-        poll=chance.choice((0.3, 0.6)),
+        poll=chance.choice((0.4, 0.8)),
         spread=chance.choice((0.0015, 0.0015, 0.006)),
         pace=chance.choice((0.006, 0.006, 0.05, 0.3)),
         concurrency=chance.choice((1, 2, 4, 10)),
         grace=chance.choice((0.0, 0.3, 1.0)),
         queues=chance.choice((None, QUEUES)),
         notify=chance.random() < 0.7,
-        pooled=chance.random() < 0.15,
-        retention=0.5 if chance.random() < 0.2 else None,
+        pooled=chance.random() < 0.1,
+        retention=0.5 if chance.random() < 0.1 else None,
         resolves=chance.random() < 0.4,
         tasks=tasks,
         schedule=_schedule(chance, tasks),
     )
-    plan = replace(plan, jobs=_jobs(chance, tasks))
-    return replace(plan, faults=_faults(chance, plan))
+    plan = replace(plan, jobs=_jobs(chance, tasks, size.jobs))
+    return replace(plan, faults=_faults(chance, plan, size.faults))
+
+
+class _Size(NamedTuple):
+    processes: int
+    tasks: int
+    jobs: int
+    faults: int
+
+
+def _size(chance: random.Random) -> _Size:
+    draw = chance.choice
+    if chance.random() < SMALL:
+        return _Size(draw((1, 2, 2, 2)), draw((1, 1, 2)), draw((1, 2, 2, 3, 3, 4)), draw((0, 1, 1, 1, 2, 2)))
+    return _Size(draw((2, 2, 3)), draw((1, 2, 3)), draw((6, 8, 12)), draw((1, 2, 4, 8)))
 
 
 def _task(chance: random.Random, name: str) -> PlannedTask:
@@ -191,13 +207,12 @@ def _task(chance: random.Random, name: str) -> PlannedTask:
 
 
 def _schedule(chance: random.Random, tasks: tuple[PlannedTask, ...]) -> PlannedSchedule | None:
-    if chance.random() >= 0.25:
+    if chance.random() >= 0.12:
         return None
     return PlannedSchedule(chance.choice(tasks).name, chance.choice(EVERY), chance.random() < 0.3)
 
 
-def _jobs(chance: random.Random, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedJob, ...]:
-    many = chance.choice((4, 6, 8, 12))
+def _jobs(chance: random.Random, tasks: tuple[PlannedTask, ...], many: int) -> tuple[PlannedJob, ...]:
     keys = [f"k{number}" for number in range(chance.choice((1, 2)))]
     unique = chance.choice((0.0, 0.0, 0.4))
     span = chance.choice((0.0, 0.3, 1.0))
@@ -217,10 +232,9 @@ def _jobs(chance: random.Random, tasks: tuple[PlannedTask, ...]) -> tuple[Planne
     return tuple(jobs)
 
 
-def _faults(chance: random.Random, plan: JobPlan) -> tuple[Fault, ...]:
+def _faults(chance: random.Random, plan: JobPlan, many: int) -> tuple[Fault, ...]:
     if chance.random() < 0.06:
         return (JobFault("handler", POISON, chance.randrange(len(plan.jobs))),)
-    many = chance.choice((0, 1, 2, 3, 4, 6, 8))
     return tuple(_fault(chance, plan) for _ in range(many))
 
 

@@ -32,7 +32,7 @@ PUBLISH_FAULTS = (
 TIMED_FAULTS = ("crash", "crash", "pause", "pause", "stop", "stop", "hurry", "restart", "vanish")
 """What may happen at an instant."""
 
-SMALL = 0.85
+SMALL = 0.9
 """The share of small plans."""
 
 POISON = "poison"
