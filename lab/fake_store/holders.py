@@ -11,17 +11,20 @@ from lab.fake_store.rows import FAR, OUTBOX, OutboxRow, micros
 from lab.fake_store.turn import Params, Turn
 
 
-def is_held(row: OutboxRow, token: int) -> bool:
+def is_held(row: OutboxRow, token: int, message_id: str) -> bool:
     """The fence."""
-    return row.status == "processing" and row.lease_version == token
+    return row.status == "processing" and row.lease_version == token and row.message_id == message_id
+
+
+def _fence(params: Params) -> Callable[[OutboxRow], bool]:
+    messages = dict(zip(params["ids"], params["message_ids"], strict=True))
+    tokens = dict(zip(params["ids"], params["tokens"], strict=True)) if "tokens" in params else None
+    return lambda row: is_held(row, params["token"] if tokens is None else tokens[row.id], messages[row.id])
 
 
 async def heartbeat(turn: Turn, params: Params) -> list[Row]:
     """Answer ``heartbeat``."""
-
-    def still(row: OutboxRow) -> bool:
-        return is_held(row, params["token"])
-
+    still = _fence(params)
     found = filter(still, with_ids(turn, params["ids"]))
     mine = await turn.lock_all(OUTBOX, found, still, skip=True)
     until = turn.now + micros(params["lease"])
@@ -31,22 +34,20 @@ async def heartbeat(turn: Turn, params: Params) -> list[Row]:
 
 async def held(turn: Turn, params: Params) -> list[Row]:
     """Answer ``held``."""
-    return [(row.id,) for row in with_ids(turn, params["ids"]) if is_held(row, params["token"])]
+    return [(row.id,) for row in filter(_fence(params), with_ids(turn, params["ids"]))]
 
 
 async def finalized(turn: Turn, params: Params) -> list[Row]:
     """Answer ``finalized``."""
+    messages = dict(zip(params["ids"], params["message_ids"], strict=True))
     target = (params["token"], params["status"], params["outcome"])
-    rows = with_ids(turn, params["ids"])
+    rows = [row for row in with_ids(turn, params["ids"]) if row.message_id == messages[row.id]]
     return [(row.id,) for row in rows if (row.lease_version, row.status, row.outcome) == target]
 
 
 async def _written(turn: Turn, params: Params, change: Callable[[OutboxRow, int], OutboxRow]) -> list[Row]:
     """Change what is held; the change is told the row's place among the ids."""
-
-    def still(row: OutboxRow) -> bool:
-        return is_held(row, params["token"])
-
+    still = _fence(params)
     place = {row_id: at for at, row_id in reversed(list(enumerate(params["ids"])))}
     found = filter(still, with_ids(turn, params["ids"]))
     changed = await turn.update(OUTBOX, found, still, lambda row: change(row, place[row.id]))
@@ -101,12 +102,8 @@ async def release(turn: Turn, params: Params) -> list[Row]:
 
 async def mark_done_ordered(turn: Turn, params: Params) -> list[Row]:
     """Answer ``mark_done_ordered``: behind the fence, and only in their turn."""
-    tokens = dict(zip(params["ids"], params["tokens"], strict=True))
     outcomes = dict(zip(params["ids"], params["outcomes"], strict=True))
-
-    def still(row: OutboxRow) -> bool:
-        return is_held(row, tokens[row.id])
-
+    still = _fence(params)
     mine = await turn.lock_all(OUTBOX, filter(still, with_ids(turn, params["ids"])), still)
     keys: dict[tuple[str, str], list[OutboxRow]] = defaultdict(list)
     for row in mine:

@@ -36,6 +36,16 @@ MUTANTS = [
         ),
     ),
     *of(
+        f"{SQL}/fragments/same_message.sql",
+        "store/test_fence store/test_fence_files",
+        (
+            "fence-any-message",
+            "the fence lets the holder of another message with the same id and token pass",
+            "message_id = (SELECT %(message_ids)s::text[]::uuid[])[pg_catalog.array_position(%(ids)s::bigint[], id)]",
+            "message_id IS NOT NULL",
+        ),
+    ),
+    *of(
         f"{SQL}/fragments/next_token.sql",
         "store/test_claims store/test_impossible_rows store/test_fence",
         (

@@ -41,13 +41,13 @@ MUTANTS = [
         (
             "close-repeat-is-lost",
             "a repeated finalize is a lost lease",
-            "            repeated |= standing\n            lost_ids |= lost(missing, standing)\n",
-            "            lost_ids |= lost(missing, ())\n",
+            "            repeated |= standing\n            lost_ids |= lost(missing.ids, standing)\n",
+            "            lost_ids |= lost(missing.ids, ())\n",
         ),
         (
             "finalize-repeat-is-lost",
             "a repeated retry, burial or release is a lost lease",
-            "        written |= yield from _standing(catalog, sorted(set(ids) - written), token, target, outcome)\n",
+            "        written |= yield from _standing(catalog, group.without(written), target, outcome)\n",
             "        pass\n",
         ),
         (
@@ -65,8 +65,8 @@ MUTANTS = [
         (
             "by-token-first",
             "all rows are finalized under the first token",
-            "groups.setdefault(each.token, [])",
-            "groups.setdefault(min(groups, default=each.token), [])",
+            "groups.setdefault(each.token, {})",
+            "groups.setdefault(min(groups, default=each.token), {})",
         ),
     ),
     *of(

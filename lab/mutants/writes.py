@@ -72,6 +72,12 @@ MUTANTS = [
             " AND lease_version = %(token)s::bigint",
             "",
         ),
+        (
+            "repeat-any-message",
+            "a repeated finalize takes what another message came to for its own",
+            "  AND {same_message}\n",
+            "",
+        ),
     ),
     *of(
         f"{SQL}/heartbeat.sql",

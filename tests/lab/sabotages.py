@@ -38,7 +38,7 @@ def _statement(name: str, answer: Callable[..., Awaitable[Any]]) -> Patch:
 
 
 def finalize_without_fence() -> Patch:
-    return mock.patch.object(holders, "is_held", lambda row, token: row.status == "processing")
+    return mock.patch.object(holders, "is_held", lambda row, token, message_id: row.status == "processing")
 
 
 def attempts_not_charged() -> Patch:
@@ -81,7 +81,7 @@ def turns_not_looked_at() -> Patch:
         }
 
         def still(row: Any) -> bool:
-            return holders.is_held(row, results[row.id][0])
+            return holders.is_held(row, results[row.id][0], row.message_id)
 
         mine = await turn.lock_all(OUTBOX, filter(still, with_ids(turn, params["ids"])), still)
         for row in mine:

@@ -69,6 +69,33 @@ def test_a_stale_token_changes_no_column_and_reports_a_lost_lease(db: Connection
     assert [each.xmin for each in all_rows(db)] == [each.xmin for each in before]
 
 
+@each_write
+@pytest.mark.parametrize("key", [None, "k"])
+def test_another_message_with_the_same_id_and_token_is_left_alone(
+    db: Connection, write: Write, key: str | None
+) -> None:
+    """A failover lost what we hold, with its claim; another message has its id now, and is held by another worker.
+
+    Ids and tokens are those of the lost ones. Were its row closed by our result, that message would be lost too.
+    """
+    add(db, 3, ordering_key=key)
+    old = claim(db)
+    db.execute("UPDATE outbox SET message_id = gen_random_uuid(), lease_owner = 'another'")
+    before = all_rows(db)
+    assert [(each.id, each.token) for each in old] == [(each.id, each.token) for each in before]
+    assert write(db, old) == old
+    assert [each.xmin for each in all_rows(db)] == [each.xmin for each in before]
+
+
+@each_finalize
+def test_what_another_message_came_to_is_not_taken_for_our_own_repeat(db: Connection, finalize: Write) -> None:
+    add(db, 3)
+    held = claim(db)
+    assert finalize(db, held) == []
+    db.execute("UPDATE outbox SET message_id = gen_random_uuid()")
+    assert finalize(db, held) == held
+
+
 @each_finalize
 def test_an_expired_lease_that_nobody_took_over_still_finalizes(db: Connection, finalize: Write) -> None:
     add(db, 3)

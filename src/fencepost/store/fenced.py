@@ -1,8 +1,9 @@
 """What the holder of a message writes, each time behind the fence: heartbeat, close, reschedule, bury, release.
 
-The fence is ``status = 'processing' AND lease_version = token``. A row that already stands in the very target
-state under the token is a success: its finalize was repeated, as its first answer was lost. The transaction is the
-caller's, as with every operation.
+The fence is ``status = 'processing' AND lease_version = token``, and the message itself: a failover that loses
+commits hands ids and tokens out again. A row that already stands in the very target state under the token is a
+success: its finalize was repeated, as its first answer was lost. The transaction is the caller's, as with every
+operation.
 """
 
 from __future__ import annotations
@@ -25,14 +26,12 @@ from fencepost.store.limits import seconds
 def heartbeat(catalog: Catalog, claimed: Collection[Claimed], lease: timedelta) -> Operation[frozenset[int]]:
     """Extend the leases to ``lease`` from now; return the ids whose lease is lost."""
     kept: set[int] = set()
-    for token, ids in _by_token(claimed):
-        params = {"ids": ids, "token": token}
-        rows = yield catalog.statement("heartbeat", params | {"lease": seconds(lease)})
+    for group in _by_token(claimed):
+        rows = yield catalog.statement("heartbeat", group.params() | {"lease": seconds(lease)})
         renewed = {row[0] for row in rows}
-        if len(renewed) < len(ids):
+        if len(renewed) < len(group.ids):
             # Skipped, as it is locked, or gone? A row that is being finalized right now still stands here.
-            missing = sorted(set(ids) - renewed)
-            rows = yield catalog.statement("held", {"ids": missing, "token": token})
+            rows = yield catalog.statement("held", group.without(renewed).params())
             renewed |= {row[0] for row in rows}
         kept |= renewed
     return lost((each.id for each in claimed), kept)
@@ -91,13 +90,13 @@ def _together(one: Closed, other: Closed) -> Closed:
 def _close_unordered(catalog: Catalog, claimed: Sequence[Claimed], outcome: Outcome) -> Operation[Closed]:
     lost_ids: set[int] = set()
     repeated: set[int] = set()
-    for token, ids in _by_token(claimed):
-        rows = yield catalog.statement("mark_done", {"ids": ids, "token": token, "outcome": str(outcome)})
-        if len(rows) < len(ids):
-            missing = sorted(set(ids) - {row[0] for row in rows})
-            standing = yield from _standing(catalog, missing, token, State.DONE, outcome)
+    for group in _by_token(claimed):
+        rows = yield catalog.statement("mark_done", group.params() | {"outcome": str(outcome)})
+        if len(rows) < len(group.ids):
+            missing = group.without({row[0] for row in rows})
+            standing = yield from _standing(catalog, missing, State.DONE, outcome)
             repeated |= standing
-            lost_ids |= lost(missing, standing)
+            lost_ids |= lost(missing.ids, standing)
     return Closed(frozenset(lost_ids), repeated=frozenset(repeated))
 
 
@@ -109,6 +108,7 @@ def _close_ordered(catalog: Catalog, claimed: Mapping[Outcome, Sequence[Claimed]
     params = {
         "ids": ids,
         "tokens": [everything[row_id][0].token for row_id in ids],
+        "message_ids": [str(everything[row_id][0].message.message_id) for row_id in ids],
         "outcomes": [str(everything[row_id][1]) for row_id in ids],
     }
     rows = yield catalog.statement("mark_done_ordered", params)
@@ -116,8 +116,8 @@ def _close_ordered(catalog: Catalog, claimed: Mapping[Outcome, Sequence[Claimed]
     missing = [each for each, _ in everything.values() if each.id not in kept]
     repeated: set[int] = set()
     for outcome in claimed:
-        for token, absent in _by_token(each for each in missing if everything[each.id][1] is outcome):
-            repeated |= yield from _standing(catalog, absent, token, State.DONE, outcome)
+        for absent in _by_token(each for each in missing if everything[each.id][1] is outcome):
+            repeated |= yield from _standing(catalog, absent, State.DONE, outcome)
     # What is left is lost; or out of its turn, since an earlier message of its key was lost and is open again.
     # What was published counts as an attempt, and goes back to be published in its turn.
     left = [each for each in missing if each.id not in repeated]
@@ -143,13 +143,13 @@ def reschedule(catalog: Catalog, entries: Collection[Rescheduled]) -> Operation[
     kept: set[int] = set()
     for refund in (False, True):
         chosen = {entry.claimed.id: entry for entry in entries if entry.refund_attempt is refund}
-        for token, ids in _by_token(entry.claimed for entry in chosen.values()):
+        for group in _by_token(entry.claimed for entry in chosen.values()):
             extra = {
                 "refund_attempt": refund,
-                "delays": [seconds(chosen[row_id].delay) for row_id in ids],
-                "errors": [storable(chosen[row_id].error) for row_id in ids],
+                "delays": [seconds(chosen[row_id].delay) for row_id in group.ids],
+                "errors": [storable(chosen[row_id].error) for row_id in group.ids],
             }
-            kept |= yield from _finalize(catalog, "reschedule", ids, token, extra, State.PENDING, None)
+            kept |= yield from _finalize(catalog, "reschedule", group, extra, State.PENDING, None)
     return lost((entry.claimed.id for entry in entries), kept)
 
 
@@ -167,12 +167,12 @@ def mark_dead(catalog: Catalog, entries: Collection[Buried]) -> Operation[frozen
     kept: set[int] = set()
     for outcome in sorted({entry.outcome for entry in entries}):
         chosen = {entry.claimed.id: entry for entry in entries if entry.outcome is outcome}
-        for token, ids in _by_token(entry.claimed for entry in chosen.values()):
+        for group in _by_token(entry.claimed for entry in chosen.values()):
             extra = {
                 "outcome": str(outcome),
-                "errors": [storable(chosen[row_id].error) for row_id in ids],
+                "errors": [storable(chosen[row_id].error) for row_id in group.ids],
             }
-            kept |= yield from _finalize(catalog, "mark_dead", ids, token, extra, State.DEAD, outcome)
+            kept |= yield from _finalize(catalog, "mark_dead", group, extra, State.DEAD, outcome)
     return lost((entry.claimed.id for entry in entries), kept)
 
 
@@ -181,43 +181,53 @@ def release(
 ) -> Operation[frozenset[int]]:
     """Give messages back at once, as if they had never been claimed; return the ids whose lease is lost."""
     kept: set[int] = set()
-    for token, ids in _by_token(claimed):
+    for group in _by_token(claimed):
         extra = {"refund_attempt": refund_attempt}
-        kept |= yield from _finalize(catalog, "release", ids, token, extra, State.PENDING, None)
+        kept |= yield from _finalize(catalog, "release", group, extra, State.PENDING, None)
     return lost((each.id for each in claimed), kept)
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Messages held under one token."""
+
+    token: int
+    message_ids: Mapping[int, str]
+    """By the rows' ids, which ascend, so that all finalizes lock in one order."""
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.message_ids)
+
+    def params(self) -> dict[str, Any]:
+        """Return what the fence asks for."""
+        return {"ids": self.ids, "token": self.token, "message_ids": list(self.message_ids.values())}
+
+    def without(self, ids: Collection[int]) -> _Group:
+        return _Group(self.token, {each: name for each, name in self.message_ids.items() if each not in ids})
+
+
+def _by_token(claimed: Iterable[Claimed]) -> list[_Group]:
+    """Group by token, nearly always one group."""
+    groups: dict[int, dict[int, str]] = {}
+    for each in sorted(claimed, key=lambda each: each.id):
+        groups.setdefault(each.token, {})[each.id] = str(each.message.message_id)
+    return [_Group(*group) for group in sorted(groups.items())]
+
+
 def _finalize(
-    catalog: Catalog,
-    name: str,
-    ids: list[int],
-    token: int,
-    extra: Mapping[str, Any],
-    target: State,
-    outcome: Outcome | None,
+    catalog: Catalog, name: str, group: _Group, extra: Mapping[str, Any], target: State, outcome: Outcome | None
 ) -> Operation[set[int]]:
-    fence = {"ids": ids, "token": token}
-    rows = yield catalog.statement(name, {**fence, **extra})
+    rows = yield catalog.statement(name, {**group.params(), **extra})
     written = {row[0] for row in rows}
-    if len(written) < len(ids):
-        written |= yield from _standing(catalog, sorted(set(ids) - written), token, target, outcome)
+    if len(written) < len(group.ids):
+        written |= yield from _standing(catalog, group.without(written), target, outcome)
     return written
 
 
-def _standing(
-    catalog: Catalog, ids: list[int], token: int, target: State, outcome: Outcome | None
-) -> Operation[set[int]]:
+def _standing(catalog: Catalog, group: _Group, target: State, outcome: Outcome | None) -> Operation[set[int]]:
     """Return those that stand in the target state under this token: written by a try whose answer was lost."""
     rows = yield catalog.statement(
-        "finalized",
-        {"ids": ids, "token": token, "status": str(target), "outcome": outcome and str(outcome)},
+        "finalized", group.params() | {"status": str(target), "outcome": outcome and str(outcome)}
     )
     return {row[0] for row in rows}
-
-
-def _by_token(claimed: Iterable[Claimed]) -> list[tuple[int, list[int]]]:
-    """Group by token, nearly always one group, ids ascending so that all finalizes lock in one order."""
-    groups: dict[int, list[int]] = {}
-    for each in claimed:
-        groups.setdefault(each.token, []).append(each.id)
-    return [(token, sorted(set(ids))) for token, ids in sorted(groups.items())]

@@ -3,4 +3,5 @@
 SELECT id
 FROM {outbox}
 WHERE id = ANY (%(ids)s::bigint[]) AND lease_version = %(token)s::bigint
+  AND {same_message}
   AND status = %(status)s::text AND outcome IS NOT DISTINCT FROM %(outcome)s::text

@@ -1,1 +1,2 @@
 lease_version = %(token)s::bigint AND status = 'processing'
+      AND {same_message}
