@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 from lab.checker import causes
 from lab.checker.__main__ import main
 from lab.checker.evidence import Clock, Evidence, Publish
+from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i7
 from lab.checker.guarantees.neighbours import i13
+from lab.checker.guarantees.transactions import i14
 from lab.checker.history import History, HistoryError, Line, parsed, read_lines
 from lab.checker.intervals import clipped, common, longest, merged, without
+from lab.checker.jobs import j4
 from lab.checker.recording import Recorder
-from lab.checker.tables import Change, QueueChange, State, Tables
+from lab.checker.tables import Change, JobState, QueueChange, State, Tables
 from lab.checker.transitions import BURY, CLAIM, REAP, RECLAIM, step_of
 from lab.checker.verdict import judge
 
@@ -273,6 +277,55 @@ def test_attempts_that_were_ended_from_outside_are_no_neighbours_fault() -> None
     assert attempts_without_a_publish() == told
     poison = [[line(2.9, "w1-0", "fault", fault_id=1, fault="poison", target="w1-0", message_id="other")]]
     assert attempts_without_a_publish(*kills[2:], *poison) == told
+
+
+# --- what others did meanwhile ---------------------------------------------------------------------------------
+
+
+def evidence_of(tables: Tables, *groups: list[Line]) -> Evidence:
+    start = [line(0, "c", "clock", database=0), line(0, "c", "campaign", **CAMPAIGN)]
+    return Evidence(History([*start, *(each for group in groups for each in group)]), tables)
+
+
+LOSSY = fault("failover_lossy", "server", 3, 5)
+
+
+def test_tokens_that_a_lossy_failover_took_back_explain_an_older_arrival() -> None:
+    arrived = [
+        line(at, "receiver", "accepted", message_id="m", token=token, payload="")
+        for at, token in ((3.5, 2), (13.5, 1))
+    ]
+    publishes = [*published(2, "w1", 3.2, 4, "delivered"), *published(1, "w2", 13, 14, "delivered")]
+    assert i15(evidence_of(Tables(), publishes, arrived, LOSSY)).violations == []
+    assert i15(evidence_of(Tables(), publishes, arrived)).violations
+
+
+def test_a_row_may_be_locked_by_a_worker_that_is_frozen_in_its_claim() -> None:
+    publish = published(1, "w1", 2, 6, "delivered")
+    samples = [line(at + 0.1, "watch", "sample", open=[], locked=[1], asked=at * SECOND) for at in (3, 4, 5)]
+    assert i14(evidence_of(Tables(), publish, samples, fault("sigstop", "w2", 2.5, 7))).violations == []
+    for another in (fault("sigstop", "w1", 2.5, 7), fault("sigstop", "w2", 7, 8), []):
+        (violation,) = i14(evidence_of(Tables(), publish, samples, another)).violations
+        assert violation.endswith("its row was locked all along (3 samples)")
+
+
+def test_a_job_may_run_under_a_claim_that_a_lossy_failover_took_back() -> None:
+    queued = JobState("j", "q", "t", None, "auto", 3, "queued", 0, 0, None, None, None, 0, None, 0, None)
+    held: dict[str, Any] = {"attempts": 1, "fence": 1, "token": "x", "owner": "w2", "lease_until": 1}
+    claimed = replace(queued, status="processing", **held)
+    at = 12_000_000
+    changes = [
+        Change(1, 0, 0, 1, "", "INSERT", 1, None, queued),
+        Change(2, at, at, 2, "", "UPDATE", 1, queued, claimed),
+    ]
+    started = {"job_id": "j", "id": 1, "attempt": 1, "fence": 1, "task": "t"}
+    starts = [
+        line(4, "w1", "job_start", owner="w1", **started),
+        line(13, "w2", "job_start", owner="w2", **started),
+    ]
+    assert j4(evidence_of(Tables(jobs=changes), starts, LOSSY)).violations == []
+    told = ["job 1: w1 ran it under the fence of w2", "job 1 was started twice under fence 1"]
+    assert j4(evidence_of(Tables(jobs=changes), starts)).violations == told
 
 
 # --- the state table -------------------------------------------------------------------------------------------

@@ -66,18 +66,21 @@ def _arrivals(evidence: Evidence, repeats: list[Repeat], found: Finding) -> None
             if count > 1:
                 found.judged += count - 1
                 _sent_again(evidence, published[message_id, queue, token], count, found)
-        for token in sorted(set(arrived))[:-1]:
-            _arrived_again(
-                evidence, published[message_id, queue, token], after.get((message_id, queue, token)), found
-            )
+        for token, later in itertools.pairwise(sorted(set(arrived))):
+            first, last = (published[message_id, queue, each] for each in (token, later))
+            _arrived_again(evidence, first, last, after.get((message_id, queue, token)), found)
 
 
-def _arrived_again(evidence: Evidence, publish: Publish, repeat: Repeat | None, found: Finding) -> None:
+def _arrived_again(
+    evidence: Evidence, publish: Publish, later: Publish, repeat: Repeat | None, found: Finding
+) -> None:
     """An arrival is followed by another one since its publish was followed by another one (judged as such)."""
     found.judged += 1
     cause = None if repeat is None else repeat.cause
-    if repeat is None and evidence.was_lossy_after(publish.start):
-        cause = LOSSY_FAILOVER  # what followed it has a token that was handed out again
+    if repeat is None and evidence.was_lossy_after(min(publish.start, later.start)):
+        cause = (
+            LOSSY_FAILOVER  # one of them has a token that was handed out again, or went back behind the other's
+        )
     elif repeat is None:
         found.violated(f"{publish} arrived, and so did a later token, which nobody published after it")
     found.seen[f"arrived again: {cause or 'UNEXPLAINED'}"] += 1
