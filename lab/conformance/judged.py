@@ -12,7 +12,7 @@ from fencepost.core.records import Claimed
 from fencepost.core.states import Event, State
 from lab.conformance import steps as s
 from lab.conformance.job_steps import FinishJobs
-from lab.conformance.model_rows import Row, Sight, demand
+from lab.conformance.model_rows import STEP_TAKES, Row, Sight, demand
 from lab.conformance.seen import Look
 from lab.conformance.store import Ended
 from lab.conformance.work import Work, chosen
@@ -32,6 +32,11 @@ class Call:
     job_rows: list[int]
     counts: bool
     """Its queue counted. (Whoever waits for a key goes by what it saw before.)"""
+    began: int
+    """When: what a statement writes has that instant, however long it waits before it can."""
+    newest: int
+    """The last message, and the last job, that was there. (Who waits has drawn its id before others do.)"""
+    newest_job: int
 
     @classmethod
     def of(cls, step: s.Step, work: Work, sight: Sight) -> Call:
@@ -47,6 +52,9 @@ class Call:
             work.jobs.decided(step) if isinstance(step, FinishJobs) else [],
             list(work.jobs.rows),
             sight.queue(getattr(step, "queue", None) or "").sequenced,
+            sight.now + STEP_TAKES,
+            max((row.id for row in sight.of("row")), default=0),
+            max((job.id for job in sight.of("job")), default=0),
         )
 
 

@@ -23,7 +23,7 @@ from lab.conformance import model_ledger as ledger
 from lab.conformance import steps as s
 from lab.conformance.judged import Call, Judged
 from lab.conformance.model_job_steps import JobModel
-from lab.conformance.model_rows import Queue, Row, Sight, demand, micros
+from lab.conformance.model_rows import STEP_TAKES, Queue, Row, Sight, demand, micros
 from lab.conformance.seen import Look, Rest
 from lab.conformance.store import Ended
 from lab.conformance.work import BREAKER_MINUTES, chosen
@@ -37,7 +37,6 @@ class Model:
         self._committed: dict[Any, Any] = {}
         self._own: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         self.is_open = [False, False]
-        self._last_id = 0
         self._turns = count(1)
         self._jobs = JobModel()
 
@@ -71,7 +70,7 @@ class Model:
         Raises:
             Disagreement: it is not allowed.
         """
-        self.now += 1_000
+        self.now += STEP_TAKES
         sight = self.sight(session)
         alone = not self.is_open[1 - session]
         at = Judged(sight, call, ended, after, alone=alone, locked=self._own[1 - session].keys())
@@ -122,8 +121,8 @@ class Model:
             demand(same is not None and same.id == receipt.id, f"{receipt} is said to be there")
             return
         demand(same is None or at.ended.error, f"{receipt} although there is {same}")
-        demand(receipt.id > self._last_id, f"{receipt} has an id before {self._last_id}")
-        self._last_id = receipt.id
+        is_new = receipt.id > at.call.newest and at.sight.row(receipt.id) is None
+        demand(is_new, f"{receipt}, although {at.call.newest} was there when it began")
         now = at.sight.now
         number = holders.next_number(at.sight, step.queue, key, counts=at.call.counts)
         row = Row(receipt.id, step.queue, key, number, step.recovery, now, now + micros(step.delay))
@@ -169,7 +168,6 @@ class Model:
     def _(self, step: s.Finalize, at: Judged) -> None:
         holders.finalize(at.sight, at.call.decided, at.result, at.after, at.alone)
         ledger.finalized(at.sight, at.call.decided, at.result)
-        self._last_id = max([self._last_id, *(row.id for row in at.sight.rows())])
 
     @_judged.register
     def _(self, step: s.Retry, at: Judged) -> None:

@@ -36,7 +36,6 @@ class JobModel:
     """The rules for jobs, and how far each walk through lanes has come."""
 
     def __init__(self) -> None:
-        self._last_id = 0
         self._walks: dict[str, Lane | None] = {}
 
     @singledispatchmethod
@@ -57,13 +56,13 @@ class JobModel:
         if same is not None:
             demand(receipt.id == same.id, f"{receipt}, not {same}")
             return
-        self._add(at.sight, receipt.id, step, at.sight.now + micros(step.delay))
+        self._add(at, receipt.id, step, at.call.began + micros(step.delay))
 
-    def _add(self, sight: Sight, job_id: int, step: j.EnqueueJob, available: int) -> None:
-        demand(job_id > self._last_id, f"job {job_id} comes after {self._last_id}")
-        self._last_id = job_id
+    def _add(self, at: Judged, job_id: int, step: j.EnqueueJob, available: int) -> None:
+        is_new = job_id > at.call.newest_job and at.sight.get(("job", job_id)) is None
+        demand(is_new, f"job {job_id} is said to be new, although {at.call.newest_job} was there when it began")
         identity = (job_id, step.queue, step.task, step.unique, step.lane)
-        write(sight, Job(*identity, step.recovery, step.max_attempts, step.args, available))
+        write(at.sight, Job(*identity, step.recovery, step.max_attempts, step.args, available))
 
     # --- claims ---
 
@@ -283,7 +282,7 @@ class JobModel:
         for _ in range(ticks):
             if _open_with(at.sight, job.task, job.unique) is None:
                 demand(added < len(new), "a tick without its job")
-                self._add(at.sight, new[added], job, at.sight.now)
+                self._add(at, new[added], job, at.sight.now)
                 added += 1
         demand(added == len(new), f"{len(new)} jobs for {ticks} ticks")
         return added

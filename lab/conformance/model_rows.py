@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from fencepost.core.states import Event, State, attempts_after, transition
 from lab.conformance.seen import MINUTE, Look, Seen, minutes
 
+STEP_TAKES = 1_000
+"""Microseconds that go by with each step."""
+
 
 class Disagreement(AssertionError):
     """Two of the three do not agree."""

@@ -124,6 +124,26 @@ def test_attempts_are_told_as_they_began_whoever_commits_first(everywhere: Store
     Run(everywhere, Counter()).history(history)
 
 
+def test_who_waits_for_a_unique_key_has_drawn_an_id_before_others(everywhere: Stores) -> None:
+    terms = j.Terms(worker="w2", lease=3, width=1, limit=2, ledger=True)
+    job = j.EnqueueJob(
+        task="t", lane=None, queue="q", unique="x", args=0, delay=0, recovery="auto", max_attempts=2
+    )
+    history = (
+        (1, s.Begin()),
+        (0, job),
+        (1, j.ClaimJobs(terms=terms, queue="q", batch=10)),
+        (0, job),
+        (1, j.EndJobs(rows=(0,), cancels=True)),
+        (1, replace(job, task="u", unique="y")),
+        (1, s.End(commits=True)),
+        (0, j.ClaimJobs(terms=terms, queue="q", batch=1)),
+    )
+    counts: Counter[str] = Counter()
+    Run(everywhere, counts).history(history)
+    assert counts["(waited)"] == 1
+
+
 def test_attempts_of_one_claim_are_told_queue_by_queue(everywhere: Stores) -> None:
     enqueue = s.Enqueue(keys=("b",), queue="r", delay=0, recovery="auto", dedupe=None, payload=0)
     switch = s.Change(queue="r", max_attempts=None, sequenced=False, every=None, ledger=True)
