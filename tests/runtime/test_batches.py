@@ -481,7 +481,7 @@ async def test_a_lost_lease_concerns_only_its_own_message(box: Box) -> None:
         box.expire(ids[1])
         (stolen,) = box.outbox.claim(box.conn, "thief")
         before = box.row(ids[1])
-        await until(lambda: any(each.lost for each in dispatcher._held._holdings.values()))
+        await until(lambda: any(each.lost for each in dispatcher._held._holdings))
         gate.set()
         await first
         assert publisher.lost == [False, True, False]

@@ -37,6 +37,14 @@ def test_a_lost_lease_is_told_once_and_has_no_more_heartbeats() -> None:
     assert all_of_them.to_beat(BEAT, early=0.0) == [kept]
 
 
+def test_rows_with_the_same_id_and_token_are_two_after_a_failover_that_lost_the_first() -> None:
+    lost, claimed = holding(1), holding(1)
+    all_of_them = held(lost, claimed)
+    assert all_of_them.to_beat(BEAT, early=0.0) == [lost, claimed]
+    all_of_them.remove([lost])
+    assert all_of_them.to_beat(BEAT, early=0.0) == [claimed]
+
+
 def test_what_is_being_written_is_not_told_of_a_loss_since_its_write_will_be() -> None:
     one = holding()
     one.stage = Stage.FINALIZING

@@ -79,11 +79,6 @@ class HeldRow(ABC):
     def beat_every(self) -> float:
         """Seconds between its heartbeats."""
 
-    @property
-    def key(self) -> tuple[int, Hashable]:
-        """Row and token: a row that we lost and claimed anew is another one to us."""
-        return self.id, self.token
-
     def is_overdue(self, now: float) -> bool:
         """Tell whether what is done about it goes on although its time-out is well over."""
         return now > self.deadline + OVERDUE_SECONDS
@@ -139,23 +134,25 @@ class Held(Generic[H]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holdings: dict[tuple[int, Hashable], H] = {}
+        # By themselves: a row that we lost and claimed anew is another one to us, even where a failover that lost
+        # commits has given both the same id and token.
+        self._holdings: dict[H, None] = {}
 
     def __len__(self) -> int:
         return len(self._holdings)
 
     def add(self, holdings: Iterable[H]) -> None:
         with self._lock:
-            self._holdings.update((holding.key, holding) for holding in holdings)
+            self._holdings.update(dict.fromkeys(holdings))
 
     def remove(self, holdings: Iterable[H]) -> None:
         with self._lock:
             for holding in holdings:
-                self._holdings.pop(holding.key, None)
+                self._holdings.pop(holding, None)
 
     def in_stage(self, stage: Stage) -> list[H]:
         with self._lock:
-            return [holding for holding in self._holdings.values() if holding.stage is stage]
+            return [holding for holding in self._holdings if holding.stage is stage]
 
     def to_beat(self, now: float, early: float) -> list[H]:
         """Return what has a lease that is worth extending and whose next heartbeat is due.
@@ -170,7 +167,7 @@ class Held(Generic[H]):
         with self._lock:
             return [
                 each
-                for each in self._holdings.values()
+                for each in self._holdings
                 if not each.lost
                 and not each.is_overdue(now)
                 and now + early >= each.window.sent_at + each.beat_every
@@ -191,6 +188,4 @@ class Held(Generic[H]):
     def expired(self, now: float) -> list[H]:
         """Return those whose window of trust is over without our having been told."""
         with self._lock:
-            return [
-                holding for holding in self._holdings.values() if not holding.lost and holding.window.is_over(now)
-            ]
+            return [holding for holding in self._holdings if not holding.lost and holding.window.is_over(now)]

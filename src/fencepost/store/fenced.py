@@ -108,7 +108,7 @@ def _close_ordered(catalog: Catalog, claimed: Mapping[Outcome, Sequence[Claimed]
     params = {
         "ids": ids,
         "tokens": [everything[row_id][0].token for row_id in ids],
-        "message_ids": [str(everything[row_id][0].message.message_id) for row_id in ids],
+        "message_ids": [everything[row_id][0].message.message_id_text for row_id in ids],
         "outcomes": [str(everything[row_id][1]) for row_id in ids],
     }
     rows = yield catalog.statement("mark_done_ordered", params)
@@ -211,7 +211,7 @@ def _by_token(claimed: Iterable[Claimed]) -> list[_Group]:
     """Group by token, nearly always one group."""
     groups: dict[int, dict[int, str]] = {}
     for each in sorted(claimed, key=lambda each: each.id):
-        groups.setdefault(each.token, {})[each.id] = str(each.message.message_id)
+        groups.setdefault(each.token, {})[each.id] = each.message.message_id_text
     return [_Group(*group) for group in sorted(groups.items())]
 
 
