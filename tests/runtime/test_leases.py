@@ -279,6 +279,34 @@ async def test_two_workers_of_one_name_do_not_mistake_each_other(box: Box) -> No
     assert box.row(row_id) == before
 
 
+async def test_a_message_with_the_id_of_a_lost_one_is_not_closed_by_the_lost_ones_result(box: Box) -> None:
+    """A failover loses a message in mid-publish: the next one has its id, and its claim the same token."""
+    (row_id,) = box.enqueue()
+    gates = [asyncio.Event(), asyncio.Event()]
+    published: list[Message] = []
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        published.append(message)
+        await gates[len(published) - 1].wait()
+
+    dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=50), lease=timedelta(seconds=60))
+    async with running(dispatcher):
+        await until(lambda: len(published) == 1)
+        box.conn.execute("DELETE FROM outbox")
+        box.conn.execute("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", [row_id])
+        assert box.enqueue() == [row_id]
+        await until(lambda: len(published) == 2)
+        before = box.row(row_id)
+        gates[0].set()
+        await until(lambda: dispatcher.counters.delivered_but_lost == 1)
+        assert box.row(row_id) == before
+        assert (before["status"], before["lease_version"]) == ("processing", 1)
+        gates[1].set()
+        await until(lambda: box.row(row_id)["status"] == "done")
+    assert published[0].message_id != published[1].message_id
+    assert dispatcher.counters.delivered == 1
+
+
 async def test_an_answer_that_came_too_late_is_given_back_with_its_attempt(box: Box) -> None:
     """Every claim takes 0.5 s here, half of a lease whose publish may need 0.9 s."""
     (row_id,) = box.enqueue()
