@@ -35,6 +35,9 @@ TIMED_FAULTS = ("crash", "crash", "pause", "pause", "stop", "stop", "hurry", "re
 SMALL = 0.9
 """The share of small plans."""
 
+LOSSY = "lossy"
+"""The server fails over to a replica that had not got the last commits; see `lab.simulator.failover`."""
+
 POISON = "poison"
 """A message that kills the process at each of its publishes."""
 

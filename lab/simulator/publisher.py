@@ -56,7 +56,7 @@ class Receiver:
     async def verify(self, message: Message, delivery: Delivery) -> Verdict:
         """Tell whether an earlier attempt has arrived."""
         await asyncio.sleep(self._process.run.latency())
-        return self._process.run.watch.verdict(message.id, delivery.token)
+        return self._process.run.watch.verdict(message, delivery.token)
 
     async def _send(self, publish: Publish, fault: Fault | None) -> None:
         kind = "" if fault is None else fault.kind

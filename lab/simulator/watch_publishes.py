@@ -97,11 +97,12 @@ class PublishWatch(Seen):
                 if publish.token == token:
                     self.told(publish, "cut off")
 
-    def verdict(self, row_id: int, token: int) -> Verdict:
+    def verdict(self, message: Message, token: int) -> Verdict:
         """Say what a receiver knows of the attempts so far."""
-        attempts = self.publishes.get(row_id, [])
+        number = int(message.payload[5:-1])
+        attempts = [each for each in self.publishes.get(message.id, ()) if each.number == number]
         if any(each.accepted_at for each in attempts):
-            self.verified.add((row_id, token))
+            self.verified.add((message.id, token))
             return Verdict.DONE
         return Verdict.UNKNOWN if any(each.is_on_its_way for each in attempts) else Verdict.NOT_DONE
 

@@ -158,12 +158,16 @@ class RowWatch(Seen):
             else:
                 self.violated("I12", f"row {after.id} was taken from {lease.label} and is {after.status}")
             return
-        if lease.label != session.label:
+        if not self._may_write(session, lease, before):
             self.violated("I2", f"{session.label} wrote row {after.id}, which {lease.label} holds")
         if after.status == "processing":
             lease.until = after.lease_until or 0
             return
         self._given_up(session, lease, before, after)
+
+    def _may_write(self, session: ServerSession, lease: Lease, row: OutboxRow) -> bool:
+        """Tell whether a session writes for the holder of a row."""
+        return lease.label == session.label
 
     def _given_up(self, session: ServerSession, lease: Lease, before: OutboxRow, after: OutboxRow) -> None:
         """Its holder has written what became of it."""
@@ -204,7 +208,9 @@ class RowWatch(Seen):
             self.violated("I10", f"row {row.id} was taken over {late:.2f} s after its lease had ended")
 
     def _closed(self, row: OutboxRow) -> None:
-        mine = [each for each in self.publishes.get(row.id, ()) if each.token == row.lease_version]
+        number = int((row.payload or "")[5:-1])
+        own = (each for each in self.publishes.get(row.id, ()) if each.number == number)
+        mine = [each for each in own if each.token == row.lease_version]
         is_said = bool(mine) and mine[-1].told == "delivered"
         if not is_said and (row.id, row.lease_version) not in self.verified:
             self.violated("I1", f"row {row.id} was closed as delivered, and nobody said so")

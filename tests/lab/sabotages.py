@@ -13,6 +13,7 @@ from lab.fake_store import claims, holders, suspects
 from lab.fake_store.messages import with_ids
 from lab.fake_store.rows import OUTBOX
 from lab.fake_store.statements import STATEMENTS
+from lab.simulator.failover import failover_plan_of
 from lab.simulator.plan import Fault, Plan, plan_of
 
 from fencepost.core.lease import TrustWindow
@@ -39,6 +40,13 @@ def _statement(name: str, answer: Callable[..., Awaitable[Any]]) -> Patch:
 
 def finalize_without_fence() -> Patch:
     return mock.patch.object(holders, "is_held", lambda row, token, message_id: row.status == "processing")
+
+
+def fence_without_the_message() -> Patch:
+    def is_held(row: Any, token: int, message_id: str) -> bool:
+        return bool(row.status == "processing" and row.lease_version == token)
+
+    return mock.patch.object(holders, "is_held", is_held)
 
 
 def attempts_not_charged() -> Patch:
@@ -339,6 +347,7 @@ def parked(seed: int) -> Plan:
 
 SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, frozenset[str]]] = {
     finalize_without_fence: (pauses, range(30), frozenset({"I2"})),
+    fence_without_the_message: (failover_plan_of, range(160), frozenset({"I1", "I2"})),
     attempts_not_charged: (plan_of, range(60), frozenset({"I7"})),
     suspects_before_their_lease_has_ended: (plan_of, range(20), frozenset({"I9"})),
     nothing_promoted: (plan_of, range(20), frozenset({"I1"})),

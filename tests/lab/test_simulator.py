@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from lab.simulator import seams
 from lab.simulator.campaign import explore
-from lab.simulator.plan import PUBLISH_FAULTS, STATEMENT_FAULTS, TIMED_FAULTS, Fault, Plan, plan_of
+from lab.simulator.failover import failover_plan_of
+from lab.simulator.plan import LOSSY, PUBLISH_FAULTS, STATEMENT_FAULTS, TIMED_FAULTS, Fault, Plan, plan_of
 from lab.simulator.run import simulate
 from lab.simulator.shrink import LeftOut, shrunk
 
 from tests.lab.sabotages import SABOTAGES
 
-SEED, SCHEDULES = 20_261_130, 1_000
+SEED, SCHEDULES, FAILOVERS = 20_261_130, 1_000, 200
 
 
 @pytest.mark.timeout(600)  # where other work leaves it a tenth of a processor; it takes 15 s alone
@@ -32,6 +33,13 @@ def test_schedules_keep_every_guarantee() -> None:
     assert totals.counts["publishes"] > 3 * SCHEDULES
     assert totals.duplicates.total() > SCHEDULES / 20
     assert totals.duplicates["unexplained"] == 0
+
+
+def test_a_failover_that_loses_commits_loses_nothing_else() -> None:
+    totals = explore(range(SEED, SEED + FAILOVERS), make=failover_plan_of)
+    assert totals.failed == {}
+    assert totals.faults[LOSSY] > FAILOVERS / 2  # the others were over before it
+    assert totals.duplicates["a failover that lost commits"] > FAILOVERS / 20
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda each: each.__name__)
