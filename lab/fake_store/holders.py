@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fencepost.core.operation import Row
 from lab.fake_store.messages import of_key, open_rows, with_ids
@@ -11,15 +11,22 @@ from lab.fake_store.rows import FAR, OUTBOX, OutboxRow, micros
 from lab.fake_store.turn import Params, Turn
 
 
-def is_held(row: OutboxRow, token: int, message_id: str) -> bool:
+def is_held(row: OutboxRow, token: int, message_ids: Collection[str]) -> bool:
     """The fence."""
-    return row.status == "processing" and row.lease_version == token and row.message_id == message_id
+    return row.status == "processing" and row.lease_version == token and row.message_id in message_ids
+
+
+def _message_ids(params: Params) -> list[str]:
+    text: str = params["message_ids"]
+    return text.removeprefix("{").removesuffix("}").split(",")
 
 
 def _fence(params: Params) -> Callable[[OutboxRow], bool]:
-    messages = dict(zip(params["ids"], params["message_ids"], strict=True))
-    tokens = dict(zip(params["ids"], params["tokens"], strict=True)) if "tokens" in params else None
-    return lambda row: is_held(row, params["token"] if tokens is None else tokens[row.id], messages[row.id])
+    message_ids = _message_ids(params)
+    if "tokens" not in params:
+        return lambda row: is_held(row, params["token"], message_ids)
+    held = {row_id: each for row_id, *each in zip(params["ids"], params["tokens"], message_ids, strict=True)}
+    return lambda row: is_held(row, held[row.id][0], held[row.id][1:])
 
 
 async def heartbeat(turn: Turn, params: Params) -> list[Row]:
@@ -39,9 +46,9 @@ async def held(turn: Turn, params: Params) -> list[Row]:
 
 async def finalized(turn: Turn, params: Params) -> list[Row]:
     """Answer ``finalized``."""
-    messages = dict(zip(params["ids"], params["message_ids"], strict=True))
+    message_ids = _message_ids(params)
     target = (params["token"], params["status"], params["outcome"])
-    rows = [row for row in with_ids(turn, params["ids"]) if row.message_id == messages[row.id]]
+    rows = [row for row in with_ids(turn, params["ids"]) if row.message_id in message_ids]
     return [(row.id,) for row in rows if (row.lease_version, row.status, row.outcome) == target]
 
 

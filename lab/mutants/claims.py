@@ -34,6 +34,12 @@ MUTANTS = [
             " AND status = 'processing'",
             "",
         ),
+        (
+            "fence-each-any-message",
+            "the fence of an ordered finalize lets the holder of another message pass",
+            "message_id = (SELECT %(message_ids)s::text::uuid[])[pg_catalog.array_position(%(ids)s::bigint[], id)]",
+            "message_id IS NOT NULL",
+        ),
     ),
     *of(
         f"{SQL}/fragments/same_message.sql",
@@ -41,7 +47,7 @@ MUTANTS = [
         (
             "fence-any-message",
             "the fence lets the holder of another message with the same id and token pass",
-            "message_id = (SELECT %(message_ids)s::text[]::uuid[])[pg_catalog.array_position(%(ids)s::bigint[], id)]",
+            "message_id = ANY ((SELECT %(message_ids)s::text::uuid[])::uuid[])",
             "message_id IS NOT NULL",
         ),
     ),

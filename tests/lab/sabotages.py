@@ -39,11 +39,11 @@ def _statement(name: str, answer: Callable[..., Awaitable[Any]]) -> Patch:
 
 
 def finalize_without_fence() -> Patch:
-    return mock.patch.object(holders, "is_held", lambda row, token, message_id: row.status == "processing")
+    return mock.patch.object(holders, "is_held", lambda row, token, message_ids: row.status == "processing")
 
 
 def fence_without_the_message() -> Patch:
-    def is_held(row: Any, token: int, message_id: str) -> bool:
+    def is_held(row: Any, token: int, message_ids: Any) -> bool:
         return bool(row.status == "processing" and row.lease_version == token)
 
     return mock.patch.object(holders, "is_held", is_held)
@@ -89,7 +89,7 @@ def turns_not_looked_at() -> Patch:
         }
 
         def still(row: Any) -> bool:
-            return holders.is_held(row, results[row.id][0], row.message_id)
+            return holders.is_held(row, results[row.id][0], [row.message_id])
 
         mine = await turn.lock_all(OUTBOX, filter(still, with_ids(turn, params["ids"])), still)
         for row in mine:

@@ -140,7 +140,7 @@ def closing(held: Sequence[Claimed]) -> dict[str, Any]:
     return {
         "ids": [each.id for each in held],
         "tokens": [each.token for each in held],
-        "message_ids": [str(each.message.message_id) for each in held],
+        "message_ids": "{" + ",".join(each.message.message_id_text for each in held) + "}",
         "outcomes": ["delivered"] * len(held),
     }
 

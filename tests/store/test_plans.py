@@ -144,7 +144,7 @@ def test_a_statement_touches_a_bounded_number_of_rows_through_an_index(deep: Dee
     if "%(ids)s" in statement.sql:
         params = {**params, "ids": deep.held[:100]}
     if "%(token)s" in statement.sql:
-        names = "SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE id = ANY (%s)"
+        names = "SELECT array_agg(message_id ORDER BY id)::text FROM outbox WHERE id = ANY (%s)"
         held = deep.connection.execute(names, [params["ids"]]).fetchone()
         assert held is not None
         params = {"outcome": "delivered", **params, "token": 1, "message_ids": held[0]}

@@ -1,2 +1,2 @@
 lease_version = (%(tokens)s::bigint[])[pg_catalog.array_position(%(ids)s::bigint[], id)] AND status = 'processing'
-      AND {same_message}
+      AND message_id = (SELECT %(message_ids)s::text::uuid[])[pg_catalog.array_position(%(ids)s::bigint[], id)]
