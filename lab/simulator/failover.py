@@ -29,7 +29,8 @@ def failover_plan_of(seed: int) -> Plan:
     plan = plan_of(seed)
     chance = random.Random(f"{seed} failover")
     at = plan.lease * chance.uniform(0.05, 0.8)
-    faults = tuple(each for each in plan.faults if each.kind != POISON)
+    # (A pause of the queue might be all that is left of one that was ended again.)
+    faults = tuple(each for each in plan.faults if each.kind != POISON and each.place != "operator")
     messages = tuple(
         replace(each, at=each.at + chance.choice((0.0, at + plan.lease * chance.uniform(0.1, 0.5))))
         for each in plan.messages
@@ -113,6 +114,11 @@ class FailoverWatch(Watch):
         return super()._may_write(session, lease, row) or (
             self._has_failed_over and (number_of(row), row.lease_version, session.label) in self._once_held
         )
+
+    def _said_of(self, row: OutboxRow) -> list[str | None]:
+        """What was delivered under a lost claim is that, also once the same worker has claimed it anew."""
+        said = super()._said_of(row)
+        return sorted(said, key=lambda told: told == "delivered") if self._has_failed_over else said
 
     def finish(self) -> None:
         if not self._has_failed_over:

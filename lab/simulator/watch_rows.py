@@ -208,12 +208,14 @@ class RowWatch(Seen):
             self.violated("I10", f"row {row.id} was taken over {late:.2f} s after its lease had ended")
 
     def _closed(self, row: OutboxRow) -> None:
-        number = int((row.payload or "")[5:-1])
-        own = (each for each in self.publishes.get(row.id, ()) if each.number == number)
-        mine = [each for each in own if each.token == row.lease_version]
-        is_said = bool(mine) and mine[-1].told == "delivered"
+        is_said = "delivered" in self._said_of(row)[-1:]
         if not is_said and (row.id, row.lease_version) not in self.verified:
             self.violated("I1", f"row {row.id} was closed as delivered, and nobody said so")
+
+    def _said_of(self, row: OutboxRow) -> list[str | None]:
+        """Return how the publishes of a row's message under its token ended, as its dispatcher was told."""
+        publishes, number = self.publishes.get(row.id, ()), int((row.payload or "")[5:-1])
+        return [each.told for each in publishes if each.token == row.lease_version and each.number == number]
 
     def _given_back(self, lease: Lease, row: OutboxRow) -> None:
         key = row.ordering_key

@@ -144,6 +144,22 @@ def test_who_waits_for_a_unique_key_has_drawn_an_id_before_others(everywhere: St
     assert counts["(waited)"] == 1
 
 
+def test_a_claim_may_come_across_nothing_but_what_it_buries_and_parks(everywhere: Stores) -> None:
+    # It looks again so often, and no more: whoever claims does so once more, as what it counts tells.
+    common = s.Enqueue(keys=(None, "a", "b", "a"), queue="q", delay=0, recovery="verify", dedupe=None, payload=0)
+    claim = s.Claim("w2", None, 5, 1, 2, None, park_behind_leased=False)
+    steps = (
+        common,
+        replace(common, keys=("b", "b", "b")),
+        claim,
+        replace(common, keys=(None,), delay=5),
+        s.Release(claims=tuple(range(10))),
+        s.Pass(minutes=10),
+        replace(claim, batch=1, limit=1),
+    )
+    Run(everywhere, Counter()).history(tuple((0, step) for step in steps))
+
+
 def test_attempts_of_one_claim_are_told_queue_by_queue(everywhere: Stores) -> None:
     enqueue = s.Enqueue(keys=("b",), queue="r", delay=0, recovery="auto", dedupe=None, payload=0)
     switch = s.Change(queue="r", max_attempts=None, sequenced=False, every=None, ledger=True)
