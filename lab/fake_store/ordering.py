@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fencepost.core.operation import Row
+from lab.fake_store.hashing import hashtextextended
 from lab.fake_store.messages import heads, of_key, open_rows, with_ids
 from lab.fake_store.rows import KEY, OUTBOX, QUEUE, KeyRow, OutboxRow
 from lab.fake_store.turn import Params, Turn
@@ -14,10 +15,14 @@ def _pairs(params: Params) -> list[tuple[str, str]]:
     return list(zip(params["queues"], params["keys"], strict=True))
 
 
+def _number_of(params: Params, pair: tuple[str, str]) -> int:
+    return hashtextextended(" ".join((params["table"], *pair)), params["seed"])
+
+
 async def lock_keys(turn: Turn, params: Params) -> list[Row]:
     """Answer ``lock_keys``."""
     counted = [row.queue for row in turn.rows(QUEUE) if row.sequenced and row.queue in params["queues"]]
-    for pair in sorted(set(_pairs(params))):
+    for pair in sorted(set(_pairs(params)), key=lambda pair: _number_of(params, pair)):
         await turn.advisory(("key", params["seed"], pair))
     return [(queue, "read committed") for queue in counted or (None,)]
 

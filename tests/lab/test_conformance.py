@@ -160,6 +160,20 @@ def test_a_claim_may_come_across_nothing_but_what_it_buries_and_parks(everywhere
     Run(everywhere, Counter()).history(tuple((0, step) for step in steps))
 
 
+def test_keys_are_locked_in_the_order_of_their_hashes(everywhere: Stores) -> None:
+    # The first waits for b before it has a, so nobody closes a circle who wants a meanwhile.
+    enqueue = s.Enqueue(keys=("b",), queue="q", delay=0, recovery="auto", dedupe=None, payload=0)
+    history = (
+        (1, s.Begin()),
+        (1, enqueue),
+        (0, replace(enqueue, keys=("a", "b"))),
+        (1, replace(enqueue, keys=("a",))),
+    )
+    counts: Counter[str] = Counter()
+    Run(everywhere, counts).history(history)
+    assert (counts["(waited)"], counts["(DeadlockDetected)"]) == (1, 0)
+
+
 def test_attempts_of_one_claim_are_told_queue_by_queue(everywhere: Stores) -> None:
     enqueue = s.Enqueue(keys=("b",), queue="r", delay=0, recovery="auto", dedupe=None, payload=0)
     switch = s.Change(queue="r", max_attempts=None, sequenced=False, every=None, ledger=True)

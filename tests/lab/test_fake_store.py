@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from lab.fake_store import FakeDatabase, FakeSession
+from lab.fake_store.hashing import hashtextextended
 from lab.fake_store.rows import OUTBOX
 from lab.fake_store.statements import STATEMENTS
 
@@ -22,6 +23,7 @@ from fencepost.core.operation import Operation, Statement, arun
 from fencepost.core.outcome import Done
 from fencepost.core.records import Claimed
 from fencepost.core.states import Recovery
+from fencepost.embedded import PostgresServer
 from fencepost.store import breaker, enqueue, fenced, inbox, job_fenced, jobs, order, outbox
 from fencepost.store.catalog import Catalog, _folder
 
@@ -265,3 +267,15 @@ async def test_a_job_goes_through_its_life(database: FakeDatabase, clock: Clock)
     assert (again.id, again.attempt, again.reclaim_count) == (first.id, 2, 1)
     clock.seconds += 120
     assert [each.state for each in await do(session, jobs.reclaim(CATALOG, limit=5))] == [JobState.FAILED]
+
+
+def test_texts_are_hashed_as_the_server_hashes_them(postgres18: PostgresServer) -> None:
+    texts = ["", "a", "public.outbox q a", "twelve bytes", "ä€𝄞", *("x" * length for length in range(40))]
+    wanted = [(text, seed) for text in texts for seed in (0, 1, -1, 2**62 + 12_345, -(2**40))]
+    query = (
+        "SELECT hashtextextended(t, s) FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY w (t, s, n)"
+        " ORDER BY n"
+    )
+    with psycopg.connect(postgres18.url) as connection:
+        found = connection.execute(query, [list(column) for column in zip(*wanted, strict=True)]).fetchall()
+    assert [hashtextextended(*each) for each in wanted] == [each for (each,) in found]

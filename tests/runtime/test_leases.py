@@ -15,6 +15,7 @@ import pytest
 
 from fencepost import Delivery, DispatcherSettings, Message
 from fencepost.errors import ConfigError
+from fencepost.runtime.held import OVERDUE_SECONDS
 from tests.runtime.box import Box, locked, running, until
 
 
@@ -256,6 +257,32 @@ async def test_a_loop_blocked_for_long_is_logged_and_counted(box: Box, caplog: p
         await dispatcher.dispatch_once()
         assert dispatcher.counters.stalls == 1
     assert "the event loop has been blocked" in caplog.text
+
+
+async def test_what_was_answered_while_the_loop_stood_still_is_delivered(box: Box) -> None:
+    answered, blocking = box.enqueue(2)
+    loop = asyncio.get_running_loop()
+    started = asyncio.Event()
+    timeout = 0.4
+    answers: list[threading.Timer] = []
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        if message.id == answered:
+            answer = loop.create_future()
+            answers.append(threading.Timer(0.1, loop.call_soon_threadsafe, [answer.set_result, None]))
+            answers[0].start()
+            started.set()
+            await answer
+        else:
+            await started.wait()
+            time.sleep(timeout + OVERDUE_SECONDS + 0.3)  # noqa: ASYNC251 - on purpose
+
+    dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=timeout), lease=timedelta(seconds=30))
+    async with running(dispatcher):
+        await until(lambda: box.row(answered)["status"] == "done")
+    assert box.row(answered)["attempts"] == 1
+    assert box.row(blocking)["status"] == "done"
+    assert dispatcher.counters.timed_out == 0
 
 
 async def test_two_workers_of_one_name_do_not_mistake_each_other(box: Box) -> None:

@@ -83,6 +83,7 @@ def serve(
 def _refuse_missing_tables(url: str, role: str, names: Names) -> None:
     """Find out now what is wrong with the database: once it runs, it waits for the database to come back."""
     with connect(url, role) as connection:
+        connection.autocommit = True  # it only looks: no transaction stays open where the process is stopped here
         problems = Outbox(schema_name=names.schema, table=names.table).check_schema(connection)
     if problems:
         raise SchemaError("; ".join(problems))

@@ -39,6 +39,13 @@ from fencepost.runtime.terms import Terms
 log = logging.getLogger("fencepost.flight")
 
 
+STOOD_STILL = 0.1
+"""Seconds that a timer is late in a loop that was blocked, or stopped with its process."""
+
+HEARING = 0.05
+"""Seconds in which such a loop hears what came meanwhile."""
+
+
 class Flight:
     """A task for each lane: one message, the run of an ordering key, or a batch for a publisher that takes them.
 
@@ -215,10 +222,10 @@ class Flight:
             self.finish(holding, Unstarted())
 
     def give_up_on_overdue(self) -> None:
-        """Finish the publishes that go on although they were timed out long ago, and what waits behind them."""
+        """Finish the publishes that go on although they were cancelled long ago, and what waits behind them."""
         now = time.monotonic()
         for lane in list(self._tasks.values()):
-            overdue = [each for each in lane.publishing if each.is_overdue(now)]
+            overdue = [each for each in lane.publishing if each.ignores_its_time_out(now)]
             for holding in overdue:
                 log.error(
                     "the publish of message %d ignores its time-out; its slot stays taken until it ends",
@@ -331,12 +338,16 @@ class Flight:
         """Cancel what has had its time: one timer for all, set to the earliest deadline."""
         self._timer = None
         now = time.monotonic()
+        if now > self._timer_at + STOOD_STILL:
+            # What was answered meanwhile would be cancelled before the loop has heard of it.
+            self._time_out_at(now + HEARING)
+            return
         earliest: float | None = None
         for task, lane in self._tasks.items():
             flying = [each for each in lane.publishing if not each.timed_out]
             late = [each for each in flying if each.deadline <= now]
             for holding in late:
-                holding.timed_out = True
+                holding.cancelled_at = now
             if late:
                 task.cancel()
             earliest = min([each.deadline for each in flying if each.deadline > now], default=earliest)

@@ -57,7 +57,8 @@ class HeldRow(ABC):
     lost: LostSignal = field(default_factory=LostSignal, kw_only=True)
     deadline: float = field(default=math.inf, kw_only=True)
     """Monotonic instant at which its publish or handler is timed out."""
-    timed_out: bool = field(default=False, kw_only=True)
+    cancelled_at: float = field(default=math.inf, kw_only=True)
+    """Monotonic instant at which it was cancelled for that."""
 
     @property
     @abstractmethod
@@ -79,9 +80,18 @@ class HeldRow(ABC):
     def beat_every(self) -> float:
         """Seconds between its heartbeats."""
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether its publish or handler was cancelled, as its time was over."""
+        return self.cancelled_at < math.inf
+
     def is_overdue(self, now: float) -> bool:
         """Tell whether what is done about it goes on although its time-out is well over."""
         return now > self.deadline + OVERDUE_SECONDS
+
+    def ignores_its_time_out(self, now: float) -> bool:
+        """Tell whether it goes on well after it was cancelled: a loop that stood still has not told it before."""
+        return now > self.cancelled_at + OVERDUE_SECONDS
 
     def remaining(self) -> float:
         """Return the seconds of lease left."""

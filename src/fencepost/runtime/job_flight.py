@@ -224,7 +224,7 @@ class JobFlight:
         return Failed("its handler cancelled its own task", unexpected=True)
 
     def _time_out(self, held: HeldJob) -> None:
-        held.timed_out = True
+        held.cancelled_at = time.monotonic()
         if held.runner is not None:
             held.runner.cancel()
 
@@ -235,7 +235,7 @@ class JobFlight:
     def give_up_on_overdue(self) -> None:
         """Finish the jobs whose handler goes on although it was cancelled at its hard limit."""
         now = time.monotonic()
-        for held in [each for each in self._flight if each.is_overdue(now) and each.task is not None]:
+        for held in [each for each in self._flight if each.ignores_its_time_out(now) and each.task is not None]:
             log.error("the handler of job %d ignores its hard limit; its slot stays taken until it ends", held.id)
             if held.task is not None and held.stage is not Stage.FINALIZING:
                 held.lost.set()
