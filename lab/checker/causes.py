@@ -70,7 +70,8 @@ class Causes:
 
     def of(self, before: Publish, after: Publish) -> Repeat:
         """Say why ``after`` was published although ``before`` was."""
-        if any(before.start <= fault.end and fault.begin <= after.start for fault in self._evidence.lossy):
+        claimed = before.start - round(self._evidence.lease * 1e9)  # at the earliest
+        if any(claimed <= fault.end and fault.begin <= after.start for fault in self._evidence.lossy):
             return Repeat(before, after, LOSSY_FAILOVER, "")
         ended = self._ended(before)
         if ended is None:

@@ -306,6 +306,10 @@ class Evidence:
         """Whether a later failover may have lost what was committed at an instant."""
         return any(fault.end >= at for fault in self.lossy)
 
+    def claim_was_lossy(self, at: int) -> bool:
+        """Whether a failover may have lost the claim under which something began: leases outlast it."""
+        return self.was_lossy_after(at - round(self.lease * 1e9))
+
     @cached_property
     def clock(self) -> Clock:
         return Clock([(line["database"], line.at) for line in self.history.of("clock")])

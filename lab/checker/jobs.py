@@ -97,10 +97,10 @@ def j4(evidence: Evidence) -> Finding:
     for line in evidence.history.of("job_start"):
         place = (line["id"], line["fence"])
         # (A failover that lost commits hands ids out again.)
-        if (first := seen.setdefault(place, line)) is not line and not evidence.was_lossy_after(first.at):
+        if (first := seen.setdefault(place, line)) is not line and not evidence.claim_was_lossy(first.at):
             found.violated(f"job {line['id']} was started twice under fence {line['fence']}")
         is_other = owners.get(place, line["owner"]) != line["owner"]
-        if is_other and not evidence.was_lossy_after(line.at):  # (It may have taken back whose claim it was.)
+        if is_other and not evidence.claim_was_lossy(line.at):  # (It may have taken back whose claim it was.)
             found.violated(f"job {line['id']}: {line['owner']} ran it under the fence of {owners[place]}")
     return found
 

@@ -309,6 +309,16 @@ def test_a_row_may_be_locked_by_a_worker_that_is_frozen_in_its_claim() -> None:
         assert violation.endswith("its row was locked all along (3 samples)")
 
 
+def test_a_claim_that_a_lossy_failover_took_back_lasts_for_its_lease() -> None:
+    row = Row()
+    row.becomes(0)
+    row.claimed(6, "w2")  # what w1 had claimed is gone, and its token is handed out again
+    again = published(1, "w2", 7, 8, "delivered")
+    assert cause(row, published(1, "w1", 5.5, 5.7, "delivered"), again, LOSSY) == causes.LOSSY_FAILOVER
+    late = published(1, "w1", 15.5, 15.7, "delivered")
+    assert cause(row, late, published(1, "w2", 17, 18, "delivered"), LOSSY) is None
+
+
 def test_a_job_may_run_under_a_claim_that_a_lossy_failover_took_back() -> None:
     queued = JobState("j", "q", "t", None, "auto", 3, "queued", 0, 0, None, None, None, 0, None, 0, None)
     held: dict[str, Any] = {"attempts": 1, "fence": 1, "token": "x", "owner": "w2", "lease_until": 1}

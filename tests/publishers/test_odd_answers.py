@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from fencepost.errors import Retryable
 from fencepost.publishers.mqtt.publisher import MqttPublisher
 from fencepost.publishers.nats.publisher import NatsPublisher
+from fencepost.publishers.rabbitmq.publisher import RabbitPublisher
 from fencepost.publishers.redis.publisher import RedisPublisher
 from fencepost.testing import sample_delivery, sample_message
 from tests.acceptor import Acceptor
@@ -19,6 +20,10 @@ from tests.publishers.nats_server import NatsServer
 
 REDIS_ANSWERS = [b"+OK", b"$2\r\nOK", b"$0\r\n", b"*0", b":1", b"+QUEUED", b"*-1"]
 NOT_REDIS = [b":", b"$a", b"*1\r\n" * 2_000, b"%", b"\xff"]
+NOT_AMQP = [
+    *(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x01\x00\x00\x00\x00\x00\x02\x00<\xce"),
+    *(b"\x01\x00\x00\x00\x00\x00\x04\x00\xff\x00\xff\xce", b"\xff" * 20, b"AMQP\x00\x00\x09\x01"),
+]
 NATS_ANSWERS = [
     *(
         b"",
@@ -115,3 +120,20 @@ async def test_mqtt_gives_a_connection_up_on_which_an_answer_never_ends() -> Non
         await publisher.publish(sample_message(), sample_delivery())
         await publisher.close()
     assert connections == 2
+
+
+@pytest.mark.parametrize("answer", NOT_AMQP, ids=lambda each: repr(each)[:20])
+async def test_rabbitmq_whose_frames_make_no_sense_is_a_failure_that_passes(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)
+        writer.write(answer)
+        await writer.drain()
+        if not answer:
+            return  # hang up
+        await reader.read()
+
+    async with Acceptor(serve) as server:
+        publisher = RabbitPublisher(f"amqp://127.0.0.1:{server.port}/?timeout=1")
+        with pytest.raises(Retryable, match=r"127\.0\.0\.1"):
+            await publisher.publish(sample_message(), sample_delivery())
+        await publisher.close()

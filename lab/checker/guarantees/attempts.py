@@ -18,7 +18,7 @@ def i3(evidence: Evidence) -> Finding:
         retries[step.change.id] += step.event == RETRY
         refunds[step.change.id] += step.event == GIVE_BACK and step.new.attempts < step.old.attempts
     for row_id, publishes in evidence.publishes_of.items():
-        if evidence.was_lossy_after(publishes[0].start):
+        if evidence.claim_was_lossy(publishes[0].start):
             found.seen["left out, before a lossy failover"] += 1
             continue
         found.judged += 1

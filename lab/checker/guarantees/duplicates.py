@@ -77,7 +77,7 @@ def _arrived_again(
     """An arrival is followed by another one since its publish was followed by another one (judged as such)."""
     found.judged += 1
     cause = None if repeat is None else repeat.cause
-    if repeat is None and evidence.was_lossy_after(min(publish.start, later.start)):
+    if repeat is None and evidence.claim_was_lossy(min(publish.start, later.start)):
         cause = (
             LOSSY_FAILOVER  # one of them has a token that was handed out again, or went back behind the other's
         )
@@ -88,7 +88,7 @@ def _arrived_again(
 
 def _sent_again(evidence: Evidence, publish: Publish, count: int, found: Finding) -> None:
     """More than one arrival of one attempt: its client may repeat it where its connection was lost."""
-    if evidence.was_lossy_after(publish.start):
+    if evidence.claim_was_lossy(publish.start):
         # Its claim was lost, and its token handed out again.
         found.seen[f"arrived again: {LOSSY_FAILOVER}"] += count - 1
         return

@@ -155,9 +155,9 @@ def _one_publish_a_token(evidence: Evidence, found: Finding) -> None:
         place = (publish.message_id, publish.id, publish.token)
         other = seen.setdefault(place, publish)
         claim = evidence.claims.get((publish.id, publish.token))
-        if evidence.was_lossy_after(publish.start):
+        if evidence.claim_was_lossy(publish.start):
             continue  # its claim may be lost, and its token handed out again
-        if other is not publish and not evidence.was_lossy_after(other.start):
+        if other is not publish and not evidence.claim_was_lossy(other.start):
             found.violated(f"{publish}: {other.process} published it under the same token")
         if publish.message_id not in evidence.ids_of:
             continue  # published without having committed: I6's

@@ -37,7 +37,7 @@ def i14(evidence: Evidence) -> Finding:
         rows_locked = set(sample.get("locked") or ())
         for publish in publishing:
             both = written.get((publish.id, publish.token), set()) & open_ids
-            if both and not evidence.was_lossy_after(publish.start):
+            if both and not evidence.claim_was_lossy(publish.start):
                 found.violated(
                     f"{publish}: transaction {min(both)} that wrote its row was open while it was published"
                 )

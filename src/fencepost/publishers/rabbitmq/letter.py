@@ -110,20 +110,29 @@ async def confirmed(link: RabbitLink, lane: Lane, letter: Letter) -> None:
         )
     except errors.PublishError:
         raise link.failure(_unroutable(letter)) from None
-    except errors.ChannelInvalidStateError:
-        raise Again from None
-    except errors.AMQPChannelError as error:
-        raise _broken(link, letter, said(error)) from None
     except errors.DeliveryError:
         answer = None
-    except (errors.AMQPError, OSError, RuntimeError) as error:
-        raise link.failure(f"connection lost before the confirm: {said(error)}") from None
-    except Exception as error:
-        if type(error) is Exception and not error.args:  # how aiormq ends what waits at an orderly close
-            raise link.failure("connection closed before the confirm") from None
-        raise
+    except Exception as error:  # noqa: BLE001 - it goes on, as what it means
+        raise _failed(link, letter, error) from None
     if not isinstance(answer, Basic.Ack):
         raise link.failure(f"a queue refused the message (nack); is it full? It went to {place(letter)}")
+
+
+def _failed(link: RabbitLink, letter: Letter, error: Exception) -> Exception:
+    """Return how a publish fails by what aiormq raised; what nobody knows stays what it is."""
+    import aiormq.exceptions as errors
+
+    if isinstance(error, errors.ChannelInvalidStateError):
+        return Again()
+    if isinstance(error, errors.AMQPChannelError):
+        return _broken(link, letter, said(error))
+    if isinstance(error, errors.AMQPError | OSError | RuntimeError):
+        return link.failure(f"connection lost before the confirm: {said(error)}")
+    if isinstance(error, ValueError) and not link.usable:  # else it is ours
+        return link.failure(f"no confirm, but what is no AMQP: {said(error)}")
+    if type(error) is Exception and not error.args:  # how aiormq ends what waits at an orderly close
+        return link.failure("connection closed before the confirm")
+    return error
 
 
 def place(letter: Letter) -> str:

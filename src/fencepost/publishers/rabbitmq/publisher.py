@@ -277,7 +277,11 @@ class RabbitPublisher(BatchPublisher):
             except TimeoutError:
                 wire.abort()
                 failures.append(f"{host}:{port} did not answer in time")
-            except (OSError, self._errors.AMQPError) as error:
+            except (
+                OSError,
+                ValueError,
+                self._errors.AMQPError,
+            ) as error:  # (ValueError: of frames that make no sense)
                 failures.append(f"{host}:{port}: {said(error)}")
             else:
                 return RabbitLink(self._shown, secrets, connection, wire, self._most_bytes)
