@@ -18,6 +18,7 @@ from fencepost.core.records import STORED_COLUMNS
 from fencepost.core.states import Outcome
 from fencepost.store import outbox as store
 from fencepost.store.catalog import Catalog
+from fencepost.store.fenced import uuid_array
 
 TRANSACTIONS = "transactions"
 """The store's own statements, each between BEGIN and COMMIT."""
@@ -48,11 +49,12 @@ RETURNING lease_version, o.id, message_id::text, event_type, payload::text, head
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A claim's statement, and where its rows have the id and the token."""
+    """A claim's statement, and where its rows have their ids and the token."""
 
     sql: bytes
     params: Mapping[str, Any]
     id: int
+    message_id: int
     token: int
 
 
@@ -69,7 +71,8 @@ def drain(assignment: Assignment, start: Start) -> Drained:
             connection.commit()
             ids = [row[claim.id] for row in rows]
             token = rows[0][claim.token]
-            params = {"ids": ids, "token": token, "outcome": str(Outcome.DELIVERED)}
+            message_ids = uuid_array(row[claim.message_id] for row in rows)
+            params = {"ids": ids, "token": token, "message_ids": message_ids, "outcome": str(Outcome.DELIVERED)}
             messages += len(connection.execute(done_sql, params).fetchall())
             connection.commit()
         connection.commit()
@@ -78,10 +81,10 @@ def drain(assignment: Assignment, start: Start) -> Drained:
 
 def _claim(assignment: Assignment) -> _Claim:
     if assignment.kind == TEXTBOOK:
-        return _Claim(_TEXTBOOK_CLAIM, {"batch": assignment.batch}, id=1, token=0)
+        return _Claim(_TEXTBOOK_CLAIM, {"batch": assignment.batch}, id=1, message_id=2, token=0)
     terms = store.ClaimTerms("bare", timedelta(seconds=60), max_attempts=12)
     claim = next(store.claim(Catalog(), terms, queues=["default"], batch=assignment.batch))
-    return _Claim(claim.sql.encode(), dict(claim.params), id=0, token=_TOKEN)
+    return _Claim(claim.sql.encode(), dict(claim.params), id=0, message_id=1, token=_TOKEN)
 
 
 if __name__ == "__main__":
