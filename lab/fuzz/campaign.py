@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -84,9 +85,9 @@ def numbered_case(target: Target, seed: int, number: int) -> Case:
 
 
 def shares(targets: Sequence[Target], cases: int) -> dict[str, int]:
-    """Return how many cases each target gets, at least one."""
+    """Return how many cases each target gets: at least one, and together no fewer than were asked for."""
     whole = sum(target.share for target in targets)
-    return {target.name: max(1, round(cases * target.share / whole)) for target in targets}
+    return {target.name: max(1, math.ceil(cases * target.share / whole)) for target in targets}
 
 
 def run(

@@ -228,7 +228,7 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypa
 
 def test_every_target_gets_its_share() -> None:
     found = shares([make() for make in TARGETS], 100_000)
-    assert sum(found.values()) == pytest.approx(100_000, abs=len(found))
+    assert 100_000 <= sum(found.values()) < 100_000 + len(found)
     assert min(found.values()) > 500
     assert set(found) == set(CASES)
 
