@@ -346,7 +346,7 @@ def parked(seed: int) -> Plan:
 
 
 SABOTAGES: Mapping[Callable[[], Patch], tuple[Callable[[int], Plan], range, frozenset[str]]] = {
-    finalize_without_fence: (pauses, range(30), frozenset({"I2"})),
+    finalize_without_fence: (pauses, range(30), frozenset({"I2", "I15"})),
     fence_without_the_message: (failover_plan_of, range(160), frozenset({"I1", "I2"})),
     attempts_not_charged: (plan_of, range(60), frozenset({"I7"})),
     suspects_before_their_lease_has_ended: (plan_of, range(20), frozenset({"I9"})),
