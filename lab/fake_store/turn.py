@@ -98,7 +98,7 @@ class Turn:
     async def update(
         self, table: Table[R], found: Iterable[R], still: Callable[[R], bool], change: Callable[[R], R]
     ) -> list[R]:
-        """Change rows as an UPDATE does: in order, each behind its lock; what does not fit is let go again."""
+        """Change rows as an UPDATE does: in order, each behind its lock; that stays also where it does not fit."""
         changed: list[R] = []
         for row in found:
             name = (table.name, table.key(row))
@@ -106,8 +106,8 @@ class Turn:
             held = await self.lock(table, table.key(row), still)
             if held is not None:
                 changed.append(self.put(table, change(held)))
-            elif not had_it:
-                self.transaction.unlock(name)
+            elif not had_it and self.newest(table, table.key(row)) is None:
+                self.transaction.unlock(name)  # it is gone: there is nothing to lock
         return changed
 
     async def advisory(self, what: Hashable) -> None:

@@ -174,6 +174,23 @@ def test_keys_are_locked_in_the_order_of_their_hashes(everywhere: Stores) -> Non
     assert (counts["(waited)"], counts["(DeadlockDetected)"]) == (1, 0)
 
 
+def test_who_waited_in_vain_for_a_row_has_it_locked_all_the_same(everywhere: Stores) -> None:
+    claim = s.Claim("w1", "q", 10, 3, 3, None, park_behind_leased=True)
+    history = (
+        (1, s.Begin()),
+        (0, s.Enqueue(keys=(None,), queue="q", delay=0, recovery="auto", dedupe=None, payload=0)),
+        (0, claim),
+        (0, s.Begin()),
+        (0, s.Finalize(claims=(0,), actions=("release",))),
+        (1, s.Finalize(claims=(0,), actions=("defer",))),
+        (0, s.End(commits=True)),
+        (0, claim),
+    )
+    counts: Counter[str] = Counter()
+    Run(everywhere, counts).history(history)
+    assert counts["(waited)"] == 1
+
+
 def test_attempts_of_one_claim_are_told_queue_by_queue(everywhere: Stores) -> None:
     enqueue = s.Enqueue(keys=("b",), queue="r", delay=0, recovery="auto", dedupe=None, payload=0)
     switch = s.Change(queue="r", max_attempts=None, sequenced=False, every=None, ledger=True)
