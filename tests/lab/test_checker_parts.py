@@ -13,6 +13,7 @@ from lab.checker.evidence import Clock, Evidence, Publish
 from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i7
 from lab.checker.guarantees.neighbours import i13
+from lab.checker.guarantees.order import i4
 from lab.checker.guarantees.transactions import i14
 from lab.checker.history import History, HistoryError, Line, parsed, read_lines
 from lab.checker.intervals import clipped, common, longest, merged, without
@@ -307,6 +308,23 @@ def test_a_row_may_be_locked_by_a_worker_that_is_frozen_in_its_claim() -> None:
     for another in (fault("sigstop", "w1", 2.5, 7), fault("sigstop", "w2", 7, 8), []):
         (violation,) = i14(evidence_of(Tables(), publish, samples, another)).violations
         assert violation.endswith("its row was locked all along (3 samples)")
+
+
+def test_an_order_may_be_that_of_ends_that_a_lossy_failover_took_back() -> None:
+    waiting = State("m", "q", "k", "auto", "pending", 0, 0, None, None, 0, None, 0, 0, None, None)
+    changes = [
+        Change(
+            number, number, number, number, "", "INSERT", number, None, replace(waiting, message_id=f"m{number}")
+        )
+        for number in (1, 2)
+    ]
+    arrived = [
+        line(at, "receiver", "accepted", message_id=message_id, token=1, payload="", queue="q")
+        for at, message_id in ((3.5, "m2"), (13.5, "m1"))
+    ]
+    assert i4(evidence_of(Tables(changes), arrived, LOSSY)).violations == []
+    told = ["message 2 was first accepted before message 1, which it follows"]
+    assert i4(evidence_of(Tables(changes), arrived)).violations == told
 
 
 def test_a_claim_that_a_lossy_failover_took_back_lasts_for_its_lease() -> None:
