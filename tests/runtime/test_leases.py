@@ -15,6 +15,7 @@ import pytest
 
 from fencepost import Delivery, DispatcherSettings, Message
 from fencepost.errors import ConfigError
+from fencepost.runtime.flight import STOOD_STILL
 from fencepost.runtime.held import OVERDUE_SECONDS
 from tests.runtime.box import Box, locked, running, until
 
@@ -263,19 +264,17 @@ async def test_what_was_answered_while_the_loop_stood_still_is_delivered(box: Bo
     answered, blocking = box.enqueue(2)
     loop = asyncio.get_running_loop()
     started = asyncio.Event()
+    answer = loop.create_future()
     timeout = 0.4
-    answers: list[threading.Timer] = []
 
     async def publish(message: Message, delivery: Delivery) -> None:
         if message.id == answered:
-            answer = loop.create_future()
-            answers.append(threading.Timer(0.1, loop.call_soon_threadsafe, [answer.set_result, None]))
-            answers[0].start()
             started.set()
             await answer
         else:
             await started.wait()
             time.sleep(timeout + OVERDUE_SECONDS + 0.3)  # noqa: ASYNC251 - on purpose
+            loop.call_soon(answer.set_result, None)  # as what a socket has by then is heard of
 
     dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=timeout), lease=timedelta(seconds=30))
     async with running(dispatcher):
@@ -283,6 +282,24 @@ async def test_what_was_answered_while_the_loop_stood_still_is_delivered(box: Bo
     assert box.row(answered)["attempts"] == 1
     assert box.row(blocking)["status"] == "done"
     assert dispatcher.counters.timed_out == 0
+
+
+async def test_time_outs_come_in_a_loop_that_is_always_late(box: Box) -> None:
+    box.enqueue()
+
+    async def publish(message: Message, delivery: Delivery) -> None:
+        await asyncio.Event().wait()
+
+    async def keep_late() -> None:
+        while True:
+            time.sleep(2 * STOOD_STILL)  # noqa: ASYNC251 - on purpose
+            await asyncio.sleep(0)
+
+    dispatcher = box.dispatcher(publish, publish_timeout=timedelta(seconds=0.4), lease=timedelta(seconds=30))
+    async with running(dispatcher):
+        late = asyncio.create_task(keep_late())
+        await until(lambda: dispatcher.counters.timed_out == 1)
+        late.cancel()
 
 
 async def test_two_workers_of_one_name_do_not_mistake_each_other(box: Box) -> None:

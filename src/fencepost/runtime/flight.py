@@ -78,6 +78,7 @@ class Flight:
         self._tasks: dict[asyncio.Task[None], Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._is_hearing = False
         self._is_alone = False
         self.is_cut_off = False
         """Whether what is in flight was cancelled."""
@@ -338,10 +339,13 @@ class Flight:
         """Cancel what has had its time: one timer for all, set to the earliest deadline."""
         self._timer = None
         now = time.monotonic()
-        if now > self._timer_at + STOOD_STILL:
-            # What was answered meanwhile would be cancelled before the loop has heard of it.
+        if now > self._timer_at + STOOD_STILL and not self._is_hearing:
+            # What was answered meanwhile would be cancelled before the loop has heard of it. (Once: a loop that is
+            # always late would never time anything out.)
+            self._is_hearing = True
             self._time_out_at(now + HEARING)
             return
+        self._is_hearing = False
         earliest: float | None = None
         for task, lane in self._tasks.items():
             flying = [each for each in lane.publishing if not each.timed_out]
