@@ -16,7 +16,7 @@ from lab.fake_store.rows import OUTBOX, OutboxRow
 from lab.simulator.plan import LOSSY, POISON, Fault, Plan, plan_of
 from lab.simulator.process import DispatcherProcess
 from lab.simulator.run import MessageRun
-from lab.simulator.seen import Lease, Publish
+from lab.simulator.seen import Lease, Publish, number_in
 from lab.simulator.server import ServerSession
 from lab.simulator.watch import Watch
 
@@ -81,7 +81,7 @@ class FailoverWatch(Watch):
         }
         self._has_failed_over = True
         rows: dict[int, OutboxRow] = self._run.database.committed[OUTBOX]
-        self.rows_of = {number_of(row): row.id for row in rows.values()}
+        self.rows_of = {number_in(row.payload): row.id for row in rows.values()}
         self.open = {row.id for row in rows.values() if row.is_open and row.status != "dead"}
         self.dead = {row.id for row in rows.values() if row.status == "dead"}
         self.keys = {}
@@ -96,7 +96,7 @@ class FailoverWatch(Watch):
         """Note that a publish starts: it may be of a message that is lost, by whoever has not heard of it."""
         if not self._has_failed_over:
             return super().publish_starts(process, message, delivery)
-        number = int(message.payload[5:-1])
+        number = number_in(message.payload)
         nth = 1 + sum(each.number == number for some in self.publishes.values() for each in some)
         publish = Publish(number, nth, message.id, delivery.token, process, self._run.world.now, None)
         self.publishes.setdefault(message.id, []).append(publish)
@@ -112,7 +112,7 @@ class FailoverWatch(Watch):
     def _may_write(self, session: ServerSession, lease: Lease, row: OutboxRow) -> bool:
         """Who held the very message under this token, in a claim that was lost, is taken for its holder."""
         return super()._may_write(session, lease, row) or (
-            self._has_failed_over and (number_of(row), row.lease_version, session.label) in self._once_held
+            self._has_failed_over and (number_in(row.payload), row.lease_version, session.label) in self._once_held
         )
 
     def _said_of(self, row: OutboxRow) -> list[str | None]:
@@ -126,9 +126,9 @@ class FailoverWatch(Watch):
             return
         arrived = {each.number for some in self.publishes.values() for each in some if each.accepted_at}
         for row in self._run.database.committed[OUTBOX].values():
-            if row.outcome == "delivered" and number_of(row) not in arrived:
+            if row.outcome == "delivered" and number_in(row.payload) not in arrived:
                 self.violated(
-                    "I1", f"row {row.id} stands as delivered, and message {number_of(row)} never arrived"
+                    "I1", f"row {row.id} stands as delivered, and message {number_in(row.payload)} never arrived"
                 )
 
     def duplicates(self) -> Counter[str]:
@@ -136,8 +136,3 @@ class FailoverWatch(Watch):
             return super().duplicates()
         taken = Counter(each.number for some in self.publishes.values() for each in some if each.accepted_at)
         return Counter({"a failover that lost commits": sum(many - 1 for many in taken.values())})
-
-
-def number_of(row: OutboxRow) -> int:
-    """Return the number of a row's message."""
-    return int((row.payload or "")[5:-1])

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from lab.simulator.run import MessageRun
 
 
+def number_in(payload: str | bytes | None) -> int:
+    """Return the number of a message, which is all that its payload says."""
+    return int((payload or "")[5:-1])
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """One token of one row: who has it, since when, and how it ended."""

@@ -10,7 +10,7 @@ from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
 from fencepost.publishers.base import Delivery
 from lab.fake_store.rows import OUTBOX
-from lab.simulator.seen import Lease, Publish, Seen
+from lab.simulator.seen import Lease, Publish, Seen, number_in
 
 if TYPE_CHECKING:
     from lab.simulator.process import DispatcherProcess
@@ -26,7 +26,7 @@ class PublishWatch(Seen):
     def publish_starts(self, process: DispatcherProcess, message: Message, delivery: Delivery) -> Publish:
         """Note that a publish starts, and judge whether it may."""
         run = self._run
-        number = int(message.payload[5:-1])
+        number = number_in(message.payload)
         row_id, token = message.id, delivery.token
         if self.rows_of.get(number) != row_id or number in run.rolled_back:
             self.violated("I6", f"message {number} was published and is not committed")
@@ -99,7 +99,7 @@ class PublishWatch(Seen):
 
     def verdict(self, message: Message, token: int) -> Verdict:
         """Say what a receiver knows of the attempts so far."""
-        number = int(message.payload[5:-1])
+        number = number_in(message.payload)
         attempts = [each for each in self.publishes.get(message.id, ()) if each.number == number]
         if any(each.accepted_at for each in attempts):
             self.verified.add((message.id, token))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lab.fake_store.rows import ATTEMPT, OUTBOX, OutboxRow, Table
-from lab.simulator.seen import Lease, Seen
+from lab.simulator.seen import Lease, Seen, number_in
 
 if TYPE_CHECKING:
     from lab.simulator.server import ServerSession
@@ -60,7 +60,7 @@ class RowWatch(Seen):
             self.violated("I16", f"row {row.id} was deleted while {row.status}")
 
     def _inserted(self, session: ServerSession, row: OutboxRow) -> None:
-        number = int((row.payload or "")[5:-1])
+        number = number_in(row.payload)
         self.rows_of[number] = row.id
         self.open.add(row.id)
         if row.ordering_key is not None:
@@ -214,7 +214,7 @@ class RowWatch(Seen):
 
     def _said_of(self, row: OutboxRow) -> list[str | None]:
         """Return how the publishes of a row's message under its token ended, as its dispatcher was told."""
-        publishes, number = self.publishes.get(row.id, ()), int((row.payload or "")[5:-1])
+        publishes, number = self.publishes.get(row.id, ()), number_in(row.payload)
         return [each.told for each in publishes if each.token == row.lease_version and each.number == number]
 
     def _given_back(self, lease: Lease, row: OutboxRow) -> None:

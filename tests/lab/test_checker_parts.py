@@ -304,9 +304,21 @@ def test_tokens_that_a_lossy_failover_took_back_explain_an_older_arrival() -> No
 def test_a_row_may_be_locked_by_a_worker_that_is_frozen_in_its_claim() -> None:
     publish = published(1, "w1", 2, 6, "delivered")
     samples = [line(at + 0.1, "watch", "sample", open=[], locked=[1], asked=at * SECOND) for at in (3, 4, 5)]
-    assert i14(evidence_of(Tables(), publish, samples, fault("sigstop", "w2", 2.5, 7))).violations == []
-    for another in (fault("sigstop", "w1", 2.5, 7), fault("sigstop", "w2", 7, 8), []):
-        (violation,) = i14(evidence_of(Tables(), publish, samples, another)).violations
+    starts = [
+        line(0, "c", "start", of=of, pid=1, role=role, owner=of)
+        for of, role in (("w2", "worker"), ("p1", "producer"))
+    ]
+    frozen = fault("sigstop", "w2", 2.5, 7)
+    assert i14(evidence_of(Tables(), publish, samples, starts, frozen)).violations == []
+    explains_nothing: tuple[list[Line], ...] = (
+        fault("sigstop", "w1", 2.5, 7),  # itself
+        fault("sigstop", "w2", 7, 8),  # afterwards
+        fault("sigstop", "p1", 2.5, 7),  # no worker
+        fault("receiver_cut", "w2", 2.5),
+        [],
+    )
+    for another in explains_nothing:
+        (violation,) = i14(evidence_of(Tables(), publish, samples, starts, another)).violations
         assert violation.endswith("its row was locked all along (3 samples)")
 
 

@@ -12,7 +12,6 @@ from lab.checker.evidence import Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.history import Line
 from lab.checker.transitions import HEARTBEAT
-from lab.checker.workers import is_of_server
 
 WRAP = 2**32
 """`pg_stat_activity` shows transaction ids without their epoch."""
@@ -45,18 +44,23 @@ def i14(evidence: Evidence) -> Finding:
         for row in sample["open"]:
             _idle_for_long(evidence, sample, row, found)
     for publish, times in locked.items():
-        if len(times) >= FEWEST_LOCKED and all(times) and not _another_was_hit(evidence, publish):
+        if len(times) >= FEWEST_LOCKED and all(times) and not _another_was_frozen(evidence, publish):
             found.violated(f"{publish}: its row was locked all along ({len(times)} samples)")
     return found
 
 
-def _another_was_hit(evidence: Evidence, publish: Publish) -> bool:
+FREEZES = frozenset({"sigstop", "black_hole", "starved"})
+"""What stops a worker, or what it sends, in the midst of a transaction."""
+
+
+def _another_was_frozen(evidence: Evidence, publish: Publish) -> bool:
     """Whether a worker beside the publisher was frozen, or cut off, meanwhile.
 
     In the midst of a claim it may hold the lock of a row that it did not get, until its transaction is ended.
     """
+    workers = {line["of"] for line in evidence.history.of("start") if line["role"] == "worker"} - {publish.process}
     during = evidence.faults_during(publish.start, _end_of(evidence, publish))
-    return any(not is_of_server(fault) and fault.target not in (publish.process, "receiver") for fault in during)
+    return any(fault.fault in FREEZES and fault.target in workers for fault in during)
 
 
 def _transactions_of(evidence: Evidence) -> dict[tuple[int, int], set[int]]:
