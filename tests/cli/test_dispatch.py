@@ -14,7 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from fencepost import Outbox
+from fencepost.cli import serving
 from fencepost.embedded import PostgresServer
+from fencepost.store.catalog import Names
 from tests.cli.program import Program, Result, enqueue, finish, out_of_reach, read_until, statuses
 
 PUBLISHERS = """
@@ -262,3 +265,20 @@ def test_an_unclassified_exception_stops_it_where_asked(
     assert result.err.splitlines()[-1].startswith("fencepost: error: ")
     assert "KeyError: 'odd'" in result.err
     assert row(store)["status"] == "pending"
+
+
+def test_the_first_look_leaves_no_transaction_open(database18: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be stopped in it for as long as somebody likes."""
+    with psycopg.connect(database18) as connection:
+        Outbox().migrate(connection)
+    states: list[psycopg.pq.TransactionStatus] = []
+    check = Outbox.check_schema
+
+    def checked(self: Outbox, connection: psycopg.Connection[Any]) -> list[str]:
+        problems = check(self, connection)
+        states.append(connection.info.transaction_status)
+        return problems
+
+    monkeypatch.setattr(Outbox, "check_schema", checked)
+    serving._refuse_missing_tables(database18, "dispatch", Names())
+    assert states == [psycopg.pq.TransactionStatus.IDLE]
