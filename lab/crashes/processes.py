@@ -33,6 +33,8 @@ LANES = 6
 
 UNDISTURBED = 3
 """Runs that are not cut: what each of them sends is. How often work is looked for in vain depends on the time."""
+TRIES = 5
+"""Runs that may pass by their cut: what each undisturbed run sends, this one may have sent once less."""
 LEASE = timedelta(seconds=5)
 """Of which all time limits of a worker are parts: long enough for a machine that does other things."""
 
@@ -59,7 +61,9 @@ class Played:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """What a run came to: what it sent, whether it was cut, and what did not hold."""
+
     sent: Counter[tuple[str, str]]
     has_cut: bool
     problems: list[str]
@@ -82,7 +86,7 @@ class Trial:
 
     def __init__(self, make: Make, lane: Lane, cut: Cut | None) -> None:
         self._make, self.lane, self.cut = make, lane, cut
-        self.answer: _Answer | None = None
+        self.answer: Answer | None = None
         self._start(goes_on=False)
 
     def _start(self, *, goes_on: bool) -> None:
@@ -107,13 +111,13 @@ class Trial:
             self._start(goes_on=True)
             return False
         if found is None:
-            found = _Answer(Counter(), False, [f"the process ended with {self.process.exitcode}"])
-        self.answer = _Answer(found.sent, found.has_cut or self._goes_on, found.problems)
+            found = Answer(Counter(), False, [f"the process ended with {self.process.exitcode}"])
+        self.answer = Answer(found.sent, found.has_cut or self._goes_on, found.problems)
         return True
 
-    def _received(self) -> _Answer | None:
+    def _received(self) -> Answer | None:
         with contextlib.closing(self._ours), contextlib.suppress(EOFError):
-            found: _Answer = self._ours.recv()
+            found: Answer = self._ours.recv()
             return found
         return None
 
@@ -127,13 +131,13 @@ def _in_child(make: Make, lane: Lane, cut: Cut | None, goes_on: bool, answer: Co
     with contextlib.closing(make(lane.url, lane.notes, lane.lease)) as script:
         try:
             saboteur, problems = asyncio.run(play(lane.url, script, cut, goes_on=goes_on))
-            found = _Answer(saboteur.sent, saboteur.has_cut, problems)
+            found = Answer(saboteur.sent, saboteur.has_cut, problems)
         except Exception as error:  # noqa: BLE001 - what fails is what did not hold, and the others go on
-            found = _Answer(Counter(), False, [f"{type(error).__name__}: {error}"])
+            found = Answer(Counter(), False, [f"{type(error).__name__}: {error}"])
     answer.send(found)
 
 
-def tried(make: Make, places: Sequence[Lane], cuts: Sequence[Cut | None]) -> Iterator[tuple[Cut | None, _Answer]]:
+def tried(make: Make, places: Sequence[Lane], cuts: Sequence[Cut | None]) -> Iterator[tuple[Cut | None, Answer]]:
     """Play a script once for each cut, on all lanes at once; yield what came of each."""
     waiting, free, running = list(cuts), list(places), list[Trial]()
     try:
@@ -172,7 +176,7 @@ def played(
     for cut in chosen:
         if (line := known.get(f"{name}: {cut}")) is not None:
             _note(result, line, tell)
-    for made, answer in tried(make, places, [each for each in chosen if f"{name}: {each}" not in known]):
+    for made, answer in reached(make, places, [each for each in chosen if f"{name}: {each}" not in known]):
         line = {
             "part": "runtime",
             "point": f"{name}: {made}",
@@ -182,6 +186,19 @@ def played(
         journal.add(line)
         _note(result, line, tell)
     return result
+
+
+def reached(make: Make, places: Sequence[Lane], cuts: Sequence[Cut]) -> Iterator[tuple[Cut, Answer]]:
+    """Play a script once for each cut, and again where it passed by the cut; yield what came of each."""
+    for tries in range(1, TRIES + 1):
+        passed_by = []
+        for cut, answer in tried(make, places, cuts):
+            assert cut is not None  # noqa: S101 - for the type checker: each was asked for
+            if answer.has_cut or answer.problems or tries == TRIES:
+                yield cut, answer
+            else:
+                passed_by.append(cut)
+        cuts = passed_by
 
 
 def _note(result: Played, line: dict[str, Any], tell: Callable[[str], None]) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from lab.crashes import processes
 from lab.crashes import scenario as scenarios
 from lab.crashes.campaign import SCENARIOS, campaign, courses, never_run, points_of, world_at
 from lab.crashes.judge import Course, course_of, judged
 from lab.crashes.operations import several_at_once
 from lab.crashes.points import Point, Way
-from lab.crashes.processes import Lane, tried
-from lab.crashes.runtime import HANDLER, Cut, play
+from lab.crashes.processes import Lane, reached, tried
+from lab.crashes.runtime import HANDLER, Cut, Saboteur, play
 from lab.crashes.scenario import Scenario
 from lab.crashes.scripts import Dispatching, Working
 from lab.crashes.world import World
@@ -340,6 +341,34 @@ def test_what_goes_wrong_after_a_process_was_killed_is_found(lane: Lane) -> None
     ((_, answer),) = tried(Forgetful, [lane], [Cut(HANDLER, "slow", 1, is_after=False, kills=True)])
     assert answer.has_cut
     assert any("after 10 attempts" in each or "after 9 attempts" in each for each in answer.problems)
+
+
+class Evasive(Working):
+    """Passes by its cut in its first run, as if that had looked for work once less."""
+
+    def __init__(self, url: str, notes: Path, lease: timedelta) -> None:
+        super().__init__(url, notes, lease)
+        self._has_run = notes.with_suffix(".has_run")
+
+    @contextlib.asynccontextmanager
+    async def running(self, url: str) -> AsyncIterator[None]:
+        if not self._has_run.exists():
+            self.saboteur = Saboteur(url)
+        self._has_run.touch()
+        async with super().running(url):
+            yield
+
+
+def test_a_run_that_passes_by_its_cut_is_repeated(lane: Lane) -> None:
+    ((_, answer),) = reached(Evasive, [lane], [Cut(HANDLER, "plain", 1, is_after=True, kills=True)])
+    assert answer.has_cut
+    assert answer.problems == []
+
+
+def test_what_is_never_reached_is_told(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TRIES", 1)
+    ((_, answer),) = reached(Working, [lane], [Cut(HANDLER, "plain", 99, is_after=True, kills=True)])
+    assert not answer.has_cut
 
 
 async def test_ticks_in_another_transaction_than_their_schedule_are_found(
