@@ -263,16 +263,14 @@ class Conductor:
 
     def _look_after_processes(self) -> None:
         for place in self._places:
-            told, process = place.told_to_end, place.process_name
+            process = place.process_name
             self._check_obedience(place)
             code = place.look()
             if code is None:
                 if not place.alive and self._keeps_starting and not self._is_over(place):
                     place.start()
                 continue
-            # Where the machine has other work to do: what the kernel kept from it is not its fault.
-            took = None if told is None else time.monotonic() - told - place.starved
-            self._judge_exit(place, process, code, took)
+            self._judge_exit(place, process, code, place.took_to_end)
             if self._keeps_starting and not self._is_over(place):
                 place.start()
 

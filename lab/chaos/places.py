@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +94,13 @@ class Place:
         self.frozen = False
         self.told_to_end: float | None = None
         """When it was sent SIGTERM, by the monotonic clock."""
+        self._ended_at: dict[int, float] = {}
+        """When processes ended, by pid: whoever looks may be at something that takes long, such as a failover."""
         self.starved = 0.0
         """Seconds since then in which it could have run and the kernel gave it no processor."""
         self._starved_before = 0.0
         self._looked_at, self._waited = 0, 0.0
-        self._starts = 0
+        self._starts, self._last_pid = 0, 0
 
     @property
     def alive(self) -> bool:
@@ -132,10 +136,26 @@ class Place:
                 stdout=log,
                 stderr=log,
             )
+        threading.Thread(target=self._note_end, args=(self.process.pid,), daemon=True).start()
         self.frozen, self.told_to_end = False, None
         self._looked_at, self._waited = time.monotonic_ns(), 0.0
         about = {"owner": self.name} if owner else {}
         self._recorder.write("start", of=self.process_name, pid=self.process.pid, role=self.kind.role, **about)
+
+    def _note_end(self, pid: int) -> None:
+        with contextlib.suppress(ChildProcessError):  # whoever looked has seen it first
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            self._ended_at[pid] = time.monotonic()
+
+    @property
+    def took_to_end(self) -> float | None:
+        """Seconds from SIGTERM to the end of the process that was looked at last; None where it was not told to.
+
+        Without those in which the kernel gave it no processor: other work of the machine is not its fault.
+        """
+        if self.told_to_end is None:
+            return None
+        return self._ended_at.pop(self._last_pid, time.monotonic()) - self.told_to_end - self.starved
 
     def look(self) -> int | None:
         """Return the exit code if its process has ended, and write it down."""
@@ -145,6 +165,7 @@ class Place:
         if self.process is None or (code := self.process.poll()) is None:
             return None
         self._recorder.write("exit", of=self.process_name, pid=self.process.pid, code=code)
+        self._last_pid = self.process.pid
         self.process = None
         return code
 

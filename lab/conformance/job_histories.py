@@ -51,7 +51,9 @@ def _terms(dice: Dice) -> j.Terms:
 
 
 def _claim_suspects(dice: Dice) -> s.Step:
-    return j.ClaimJobSuspects(_terms(dice), dice.pick(QUEUES), dice.pick((1, 1, 3)), dice.pick((9, 9, 1)))
+    return j.ClaimJobSuspects(
+        _terms(dice), dice.pick(QUEUES), dice.pick((1, 1, 3)), dice.pick((9, 9, 1)), dice.pick((0, 0, 1, 2))
+    )
 
 
 KINDS: tuple[tuple[int, Callable[[Dice], s.Step]], ...] = (
@@ -81,7 +83,7 @@ WEIGHTED = tuple(make for weight, make in KINDS for _ in range(weight))
 def _take_over(dice: Dice) -> tuple[s.Step, ...]:
     """Make leases end, and somebody take over: what is done under the older ones from now on is stale."""
     terms = j.Terms("w2", lease=1, width=2, limit=3, ledger=dice.pick(BOTH))
-    return s.Pass(4), j.ReclaimJobs(10), j.ClaimJobSuspects(terms, dice.pick(QUEUES), 3, 9)
+    return s.Pass(4), j.ReclaimJobs(10), j.ClaimJobSuspects(terms, dice.pick(QUEUES), 3, 9, 0)
 
 
 def _claim_and_finish(dice: Dice) -> tuple[s.Step, ...]:

@@ -78,6 +78,7 @@ class ClaimJobSuspects(JobStep):
     queue: str
     batch: int
     max_reclaims: int
+    spare_attempts: int
 
 
 @dataclass(frozen=True)

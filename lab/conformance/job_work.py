@@ -121,7 +121,9 @@ class JobWork:
 
     @operation.register
     def _(self, step: j.ClaimJobSuspects) -> Operation[Any]:
-        return jobs.claim_suspects(CATALOG, _terms(step.terms), step.queue, step.batch, step.max_reclaims)
+        return jobs.claim_suspects(
+            CATALOG, _terms(step.terms), step.queue, step.batch, step.max_reclaims, step.spare_attempts
+        )
 
     @operation.register
     def _(self, step: j.BeatJobs) -> Operation[Any]:

@@ -125,7 +125,8 @@ class JobModel:
         def is_suspect(job: Job) -> bool:
             has_room = job.lane is None or (room.in_lane(lane_of(job)) > 0 and room.of_task(job.task) > 0)
             came_back = job.queue == step.queue and 0 < job.reclaims <= step.max_reclaims
-            return came_back and job.is_due(at.sight.now) and has_room
+            can_spare = not step.spare_attempts or job.attempts + step.spare_attempts < job.max_attempts
+            return came_back and can_spare and job.is_due(at.sight.now) and has_room
 
         suspects = sorted(filter(is_suspect, jobs_of(at.sight)), key=lambda job: job.place)
         claimed(at, step.terms, that_fit(suspects[: step.batch], room), suspects, step.batch)

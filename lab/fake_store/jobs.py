@@ -205,7 +205,9 @@ async def job_claim_suspects(turn: Turn, params: Params) -> list[Row]:
 
     def is_suspect(row: JobRow) -> bool:
         has_room = row.lane is None or (room.in_lane(row.task, row.lane) > 0 and room.of_task(row.task) > 0)
-        return is_queued(row) and 0 < row.reclaim_count <= params["max_reclaims"] and has_room
+        spare = params["spare_attempts"]
+        can_spare = spare == 0 or row.attempts + spare < row.max_attempts
+        return is_queued(row) and 0 < row.reclaim_count <= params["max_reclaims"] and can_spare and has_room
 
     found = _by_age(filter(is_suspect, turn.rows(JOB)))
     locked = await turn.lock_all(JOB, found, is_suspect, skip=True, limit=params["batch"])

@@ -139,6 +139,12 @@ MUTANTS = [
             "      AND j.reclaim_count <= %(max_reclaims)s::int\n",
             "",
         ),
+        (
+            "job-suspects-no-spare",
+            "a batch of suspects may spend the last attempts",
+            "j.attempts + %(spare_attempts)s::int < j.max_attempts",
+            "true",
+        ),
     ),
     *of(
         f"{SQL}/job_lanes_lock.sql",

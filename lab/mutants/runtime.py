@@ -188,6 +188,22 @@ MUTANTS = [
         ),
     ),
     *of(
+        "core/suspects.py",
+        "runtime/test_suspects runtime/test_job_suspects",
+        (
+            "suspects-in-batches",
+            "suspects come in batches from the first one on",
+            "SUSPECTS_BEFORE_BATCH = 3",
+            "SUSPECTS_BEFORE_BATCH = 0",
+        ),
+        (
+            "suspects-spare-one",
+            "whoever failed once by itself may be dead for what another one of its batch did",
+            "SPARE_ATTEMPTS = 2",
+            "SPARE_ATTEMPTS = 1",
+        ),
+    ),
+    *of(
         "runtime/claimer.py",
         "runtime/test_suspects runtime/test_leases::test_an_answer_that_came_too_late_is_given_back_with_its_attempt"
         " runtime/test_batches::test_with_both_methods_a_batch_comes_by_publish_batch_and_a_suspect_alone",
@@ -202,12 +218,6 @@ MUTANTS = [
             "a crash suspect is not published alone",
             "                return Batch(found, alone=True)\n        self._survived = 0\n",
             "                return Batch(found)\n        self._survived = 0\n",
-        ),
-        (
-            "suspects-in-batches",
-            "suspects come in batches from the first one on",
-            "SUSPECTS_BEFORE_BATCH = 3",
-            "SUSPECTS_BEFORE_BATCH = 0",
         ),
         (
             "suspects-starve-others",

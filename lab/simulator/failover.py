@@ -115,10 +115,9 @@ class FailoverWatch(Watch):
             self._has_failed_over and (number_in(row.payload), row.lease_version, session.label) in self._once_held
         )
 
-    def _said_of(self, row: OutboxRow) -> list[str | None]:
+    def _decisive(self, publishes: list[Publish]) -> list[Publish]:
         """What was delivered under a lost claim is that, also once the same worker has claimed it anew."""
-        said = super()._said_of(row)
-        return sorted(said, key=lambda told: told == "delivered") if self._has_failed_over else said
+        return publishes if self._has_failed_over else super()._decisive(publishes)
 
     def finish(self) -> None:
         if not self._has_failed_over:

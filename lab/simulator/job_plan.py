@@ -120,6 +120,10 @@ class JobPlan:
         return f"{self.seed} chances of jobs"
 
     @property
+    def max_attempts(self) -> int:
+        return max(each.max_attempts for each in self.tasks)
+
+    @property
     def faults_end(self) -> float:
         return 2.5 * self.lease
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fencepost.core.outcome import Verdict
 from fencepost.core.records import Message
@@ -40,6 +41,7 @@ class Receiver:
         """Publish one message."""
         run = self._process.run
         publish = run.watch.publish_starts(self._process, message, delivery)
+        self._begins(publish)
         fault = run.publish_fault(publish)
         if fault is not None:
             run.fault_happens(fault, self._process)
@@ -110,8 +112,19 @@ class Receiver:
             except asyncio.CancelledError:
                 self._ignores_time_out(publish)
 
+    def _begins(self, publish: Publish) -> None:
+        """Take note of a publish."""
+
     def _ignores_time_out(self, publish: Publish) -> None:
         self._process.run.watch.told(publish, "time-out ignored")
+
+
+@dataclass
+class _Batch:
+    publishes: list[Publish] = field(default_factory=list)
+    """Those that have begun."""
+    is_unheard: bool = False
+    """It has ignored its time-out: by now nobody may listen to the rest of it."""
 
 
 class BatchReceiver(Receiver):
@@ -122,17 +135,23 @@ class BatchReceiver(Receiver):
 
     def __init__(self, process: DispatcherProcess) -> None:
         super().__init__(process)
-        self._batches: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """Row ids and tokens of each batch under way, by those of each of its messages."""
-        self._unheard: set[tuple[int, int]] = set()
-        """The first of each batch that has ignored its time-out: nobody listens to the rest of it."""
+        self._batches: dict[asyncio.Task[Any] | None, _Batch] = {}
+        """Those under way, by the task that publishes each: a lossy failover hands ids and tokens out again."""
 
     async def publish_batch(
         self, messages: Sequence[Message], deliveries: Sequence[Delivery]
     ) -> list[BaseException | None]:
         """Publish a batch; return an outcome for each message."""
-        batch = [(each.id, to.token) for each, to in zip(messages, deliveries, strict=True)]
-        self._batches.update(dict.fromkeys(batch, batch))
+        task, batch = asyncio.current_task(), _Batch()
+        self._batches[task] = batch
+        try:
+            return await self._outcomes(messages, deliveries, batch)
+        finally:
+            del self._batches[task]
+
+    async def _outcomes(
+        self, messages: Sequence[Message], deliveries: Sequence[Delivery], batch: _Batch
+    ) -> list[BaseException | None]:
         failed: set[str] = set()
         outcomes: list[BaseException | None] = []
         for message, delivery in zip(messages, deliveries, strict=True):
@@ -140,6 +159,8 @@ class BatchReceiver(Receiver):
             outcome: BaseException | None
             if key is not None and key in failed:
                 outcome = Retryable("behind a failure of its key")
+            elif delivery.remaining() <= 0:
+                outcome = Retryable("its lease is over")  # the process stood still in the midst of the batch
             else:
                 outcome = await self._outcome(message, delivery, batch)
                 if outcome is not None and key is not None:
@@ -147,22 +168,28 @@ class BatchReceiver(Receiver):
             outcomes.append(outcome)
         return outcomes
 
-    async def _outcome(
-        self, message: Message, delivery: Delivery, batch: list[tuple[int, int]]
-    ) -> BaseException | None:
+    async def _outcome(self, message: Message, delivery: Delivery, batch: _Batch) -> BaseException | None:
         try:
             await self.publish(message, delivery)
         except asyncio.CancelledError:
-            self._process.run.watch.cut_off(batch)
+            self._process.run.watch.cut_off(batch.publishes)
             raise
         except BaseException as error:  # noqa: BLE001 - an outcome, as publishers of batches give them
             return error
         finally:
-            if batch[0] in self._unheard:
-                self._process.run.watch.cut_off(batch)
+            if batch.is_unheard:
+                self._process.run.watch.cut_off(batch.publishes)
         return None
 
+    def _begins(self, publish: Publish) -> None:
+        batch = self._batches.get(asyncio.current_task())
+        if batch is not None:  # else it came alone, by `publish`
+            batch.publishes.append(publish)
+
     def _ignores_time_out(self, publish: Publish) -> None:
-        batch = self._batches[publish.row_id, publish.token]
-        self._unheard.add(batch[0])
-        self._process.run.watch.cut_off(batch)
+        batch = self._batches.get(asyncio.current_task())
+        if batch is None:
+            super()._ignores_time_out(publish)
+            return
+        batch.is_unheard = True
+        self._process.run.watch.cut_off(batch.publishes)

@@ -141,7 +141,7 @@ class Run(ABC):
                 world.call_later(fault.at, self._happen, fault)
             elif fault.place == "operator":
                 self.operator.plan(fault)
-        deadline = plan.faults_end + 2.5 * plan.lease + plan.lease + 1 + plan.poll + PATIENCE
+        deadline = plan.faults_end + 2.5 * plan.lease + plan.lease + 1 + plan.poll + PATIENCE + _poisoned(plan)
         world.call_later(deadline, self._out_of_time)
         self.world.run(self._is_settled)
 
@@ -220,6 +220,16 @@ class MessageRun(Run):
     def counts(self) -> Mapping[str, int]:
         publishes = [each for some in self.watch.publishes.values() for each in some]
         return {"publishes": len(publishes), "accepted": sum(len(each.accepted_at) for each in publishes)}
+
+
+def _poisoned(plan: Schedule) -> float:
+    """Return how long what kills its process may take: it costs a lease each time, and an operator may retry it.
+
+    Whoever shares a lane with it waits as long.
+    """
+    if all(each.kind != POISON for each in plan.faults):
+        return 0.0
+    return 2 * plan.max_attempts * (plan.lease + plan.poll)
 
 
 def simulate(plan: Plan, *, keeps_trace: bool = False) -> Result:

@@ -45,6 +45,11 @@ class Schedule(Protocol):
     def notify(self) -> bool: ...
 
     @property
+    def max_attempts(self) -> int:
+        """The most that anything is tried."""
+        ...
+
+    @property
     def resolves(self) -> bool:
         """An operator does something about what is dead at the end."""
         ...

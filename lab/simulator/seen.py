@@ -44,6 +44,8 @@ class Publish:
     cause: str | None
     """Why there was another one after the one before; None for the first."""
     told: str | None = None
+    is_said_to_be_delivered: bool = False
+    """In time or not: whoever ignored its time-out may be heard all the same, or not."""
     is_on_its_way: bool = False
     """It has not arrived, and will, or may."""
     accepted_at: list[float] = field(default_factory=list)

@@ -88,14 +88,13 @@ class PublishWatch(Seen):
         """Note what the publisher told the dispatcher; the first that it heard counts, unless it was cut off."""
         if publish.told is None or what == "cut off":
             publish.told = what
+        publish.is_said_to_be_delivered |= what == "delivered"
         self._run.trace(*publish.process.label, "was told", publish.number, what)
 
-    def cut_off(self, batch: Iterable[tuple[int, int]]) -> None:
-        """Note that a batch was cut off as a whole, by row ids and tokens."""
-        for row_id, token in batch:
-            for publish in self.publishes.get(row_id, ()):
-                if publish.token == token:
-                    self.told(publish, "cut off")
+    def cut_off(self, batch: Iterable[Publish]) -> None:
+        """Note that a batch was cut off as a whole."""
+        for publish in batch:
+            self.told(publish, "cut off")
 
     def verdict(self, message: Message, token: int) -> Verdict:
         """Say what a receiver knows of the attempts so far."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lab.fake_store.rows import ATTEMPT, OUTBOX, OutboxRow, Table
-from lab.simulator.seen import Lease, Seen, number_in
+from lab.simulator.seen import Lease, Publish, Seen, number_in
 
 if TYPE_CHECKING:
     from lab.simulator.server import ServerSession
@@ -208,14 +208,15 @@ class RowWatch(Seen):
             self.violated("I10", f"row {row.id} was taken over {late:.2f} s after its lease had ended")
 
     def _closed(self, row: OutboxRow) -> None:
-        is_said = "delivered" in self._said_of(row)[-1:]
+        publishes, number = self.publishes.get(row.id, ()), number_in(row.payload)
+        own = [each for each in publishes if each.token == row.lease_version and each.number == number]
+        is_said = any(each.is_said_to_be_delivered for each in self._decisive(own))
         if not is_said and (row.id, row.lease_version) not in self.verified:
             self.violated("I1", f"row {row.id} was closed as delivered, and nobody said so")
 
-    def _said_of(self, row: OutboxRow) -> list[str | None]:
-        """Return how the publishes of a row's message under its token ended, as its dispatcher was told."""
-        publishes, number = self.publishes.get(row.id, ()), number_in(row.payload)
-        return [each.told for each in publishes if each.token == row.lease_version and each.number == number]
+    def _decisive(self, publishes: list[Publish]) -> list[Publish]:
+        """Return which publishes of a message under one token may be what its result says."""
+        return publishes[-1:]
 
     def _given_back(self, lease: Lease, row: OutboxRow) -> None:
         key = row.ordering_key

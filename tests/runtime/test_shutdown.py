@@ -120,6 +120,29 @@ async def test_a_suspect_that_waits_for_its_turn_goes_back_with_its_attempt(box:
     assert (row["attempts"], row["reclaim_count"], row["lease_version"]) == (1, 1, 2)
 
 
+async def test_what_waits_behind_a_publish_of_its_key_goes_back_at_once(box: Box) -> None:
+    """It must not be left to its lease, and charged for it, where the process is killed in its grace time."""
+    first, second, third = box.enqueue(3, ordering_key="k")
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    async def publish(message: Message) -> None:
+        started.set()
+        await gate.wait()
+
+    async with box.dispatcher(publish, publish_timeout=timedelta(seconds=1.9)) as dispatcher:
+        task = asyncio.create_task(dispatcher.run(handle_signals=False))
+        await started.wait()
+        assert box.statuses() == {"processing": 3}
+        dispatcher.stop()
+        await until(lambda: box.statuses() == {"processing": 1, "pending": 2})
+        assert box.row(first)["status"] == "processing"
+        gate.set()
+        assert await task is True
+    assert box.row(first)["status"] == "done"
+    for row in map(box.row, (second, third)):
+        assert (row["status"], row["attempts"]) == ("pending", 0)
+
+
 async def test_a_stopped_dispatcher_can_be_followed_by_another(box: Box) -> None:
     async def publish(message: Message, delivery: Delivery) -> None:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fencepost import Message
 from tests.runtime.box import Box
 
@@ -25,3 +27,26 @@ async def test_crash_suspects_and_other_messages_take_turns(box: Box) -> None:
             await dispatcher.dispatch_once()
     assert len(published) == 4
     assert len(set(published) & set(suspects)) == 2
+
+
+@pytest.mark.parametrize(("attempts", "comes_alone"), [(9, False), (10, True), (11, True)])
+async def test_once_a_few_went_well_the_rest_comes_as_a_batch_where_it_has_two_attempts_to_spare(
+    box: Box, attempts: int, comes_alone: bool
+) -> None:
+    *_, other, worn = box.enqueue(6)
+    box.conn.execute(
+        "UPDATE outbox SET status = 'processing', attempts = CASE id WHEN %s THEN %s ELSE 1 END,"
+        " lease_version = 1, lease_owner = 'gone', lease_until = now() - interval '1 minute', reclaim_count = 0",
+        [worn, attempts],
+    )
+    together: list[set[int]] = []
+
+    async def publish(message: Message) -> None:
+        together[-1].add(message.id)
+
+    async with box.dispatcher(publish, max_attempts=12, notify=False) as dispatcher:
+        while box.statuses() != {"done": 6}:
+            together.append(set())
+            await dispatcher.dispatch_once()
+    batches = [each for each in together if len(each) > 1]
+    assert batches == [{other, other - 1} if comes_alone else {other - 1, other, worn}]

@@ -99,7 +99,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Bound]] = {
     # (What is leased is read as a whole, to count what runs in lanes.)
     "job_claim_lanes": (LANES_OF | WALK, Bound(rows=3 * LANES + LEASED + 300, buffers=8_000, sorted=LANES + 1)),
     "job_claim_suspects": (
-        LANES_OF | {"batch": 1, "max_reclaims": 10},
+        LANES_OF | {"batch": 1, "max_reclaims": 10, "spare_attempts": 0},
         Bound(rows=LEASED + 10, buffers=600, sorted=1),
     ),
     "job_heartbeat": ({"lease": 60.0, "progress": [None] * 100}, Bound(rows=200, buffers=2_500, sorted=100)),

@@ -390,6 +390,19 @@ def test_what_crashed_is_claimed_apart_and_alone(db: Connection) -> None:
     assert [each.id for each in claim_suspects(db, batch=10, max_reclaims=1)] == crashed[1:]
 
 
+def test_what_would_have_too_few_attempts_left_is_not_claimed_beside_others(db: Connection) -> None:
+    plenty, enough, worn, over = add_jobs(db, 4)
+    attempts = {plenty: 1, enough: 9, worn: 10, over: 12}
+    db.execute("UPDATE outbox_job SET reclaim_count = 1, fence = 1, max_attempts = 12")
+    for row_id, count in attempts.items():
+        db.execute("UPDATE outbox_job SET attempts = %s WHERE id = %s", [count, row_id])
+    assert [each.id for each in claim_suspects(db, batch=10, spare_attempts=2)] == [plenty, enough]
+    assert claim_suspects(db, batch=10, spare_attempts=2) == []
+    # One by one it is claimed all the same, and what has no attempt left comes to its end.
+    assert [each.id for each in claim_suspects(db, batch=10)] == [worn]
+    assert job_row(db, over).status == "failed"
+
+
 # --- lanes -----------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from datetime import timedelta
 from fencepost.config import DispatcherSettings
 from fencepost.core.lease import TrustWindow
 from fencepost.core.records import Claimed
+from fencepost.core.suspects import SPARE_ATTEMPTS, SUSPECTS_BEFORE_BATCH
 from fencepost.runtime.breakers import Breakers
 from fencepost.runtime.counters import Counters
 from fencepost.runtime.held import Holding
@@ -35,8 +36,6 @@ from fencepost.store.queues import queue_settings
 from fencepost.store.rate import claim_within_rate
 
 log = logging.getLogger("fencepost.claim")
-
-SUSPECTS_BEFORE_BATCH = 3
 
 PATIENCE = 0.05
 """Seconds to leave messages alone that wait behind one that is being published, before they are parked. Parking
@@ -302,7 +301,10 @@ class Claimer:
             terms = self._queues.terms(queue)
             if self._survived >= SUSPECTS_BEFORE_BATCH:
                 found = await self._suspects_of(
-                    terms, min(self._settings.batch, self._largest), max_reclaims=0, spare_attempts=1
+                    terms,
+                    min(self._settings.batch, self._largest),
+                    max_reclaims=0,
+                    spare_attempts=SPARE_ATTEMPTS,
                 )
                 if found:
                     return Batch(found)

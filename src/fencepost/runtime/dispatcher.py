@@ -246,7 +246,7 @@ class Dispatcher(LeaseHolder[Holding]):
         self._flight.wake()
 
     async def _landed(self) -> None:
-        self._flight.release_line()
+        self._flight.release_unstarted()
         await self._flight.landed()
 
     async def _cut_off(self, patience: float) -> None:

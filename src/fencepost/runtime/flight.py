@@ -172,6 +172,13 @@ class Flight:
                     for holding in line.popleft().holdings:
                         self.finish(holding, Unstarted())
 
+    def release_unstarted(self) -> None:
+        """Give back what is in line, and what stands in a lane behind a publish of its key."""
+        self.release_line()
+        for lane in self._tasks.values():
+            if lane.has_begun:  # else it gives itself back in its first step
+                self.release_rest(lane)
+
     # --- landing -----------------------------------------------------------------------------------------
 
     async def landed(self) -> None:
@@ -314,7 +321,7 @@ class Flight:
         return self.is_cut_off or self._stop.asked.is_set()
 
     def release_rest(self, lane: Lane) -> None:
-        """An earlier message of their key did not go out: give back what is behind it."""
+        """Give back what has not been started of it."""
         for holding in lane.holdings:
             if holding.stage is Stage.WAITING:
                 self.finish(holding, Unstarted())

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fencepost.core.error_text import describe
 from fencepost.core.job import ClaimedJob
 from fencepost.core.operation import Operation
+from fencepost.core.suspects import SPARE_ATTEMPTS, SUSPECTS_BEFORE_BATCH
 from fencepost.runtime.link import Link
 from fencepost.store import jobs as store
 from fencepost.store.catalog import Catalog
@@ -30,9 +31,6 @@ LOOK_LASTS = 0.25
 
 BUSY_PAUSE = 0.05
 """Seconds until another try, where another worker is just counting what runs."""
-
-SUSPECTS_BEFORE_REST = 3
-"""When so many suspects of a crash went well, the others that crashed once with them come as a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +192,8 @@ class JobClaimer:
         now = time.monotonic()
         if self._suspects_since is None:
             self._suspects_since = now
-        if self._survived >= SUSPECTS_BEFORE_REST:
-            batch = await self._first_suspects(room, max_reclaims=1)
+        if self._survived >= SUSPECTS_BEFORE_BATCH:
+            batch = await self._first_suspects(room, max_reclaims=1, spare_attempts=SPARE_ATTEMPTS)
             self._survived = 0
             if batch.claimed:
                 return batch
@@ -208,12 +206,20 @@ class JobClaimer:
         self._suspects_since, self._owes_normal = None, True
         return JobBatch(batch.claimed, batch.sent_at, is_suspect=True) if batch.claimed else None
 
-    async def _first_suspects(self, room: int, max_reclaims: int = store.NO_LIMIT) -> JobBatch:
+    async def _first_suspects(
+        self, room: int, max_reclaims: int = store.NO_LIMIT, spare_attempts: int = 0
+    ) -> JobBatch:
         for each in self._in_turn():
             if not each.has_suspects:
                 continue
             claim = functools.partial(
-                store.claim_suspects, self._catalog, self._terms, each.queue, room, max_reclaims
+                store.claim_suspects,
+                self._catalog,
+                self._terms,
+                each.queue,
+                room,
+                max_reclaims,
+                spare_attempts,
             )
             found, sent_at = await self._send(claim, atomic=True)
             if found.claimed:

@@ -46,7 +46,7 @@ class Control(Protocol):
         """Take a result."""
 
     def release_rest(self, lane: Lane) -> None:
-        """Give back what of a lane is behind a message that did not go out."""
+        """Give back what has not been started of it."""
 
     def note_unexpected(self, error: BaseException) -> None:
         """Take note of an exception of a publisher that is none of the classified ones."""
@@ -80,7 +80,7 @@ class LaneRunner:
         is_behind_routed = False
         for holding in lane.holdings:
             if holding.stage is not Stage.WAITING:
-                return  # what stood before it was given up on, and it was given back
+                return  # it was given back meanwhile: at a stop, or where what stood before it was given up on
             if is_behind_routed and self._is_published_here(holding):
                 # The expansion before it may have to wait, and then it could not be closed.
                 self._control.release_rest(lane)

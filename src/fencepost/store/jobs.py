@@ -203,19 +203,31 @@ def claim_lanes(catalog: Catalog, terms: JobTerms, queue: str, batch: int, walk:
 
 
 def claim_suspects(
-    catalog: Catalog, terms: JobTerms, queue: str, batch: int = 1, max_reclaims: int = NO_LIMIT
+    catalog: Catalog,
+    terms: JobTerms,
+    queue: str,
+    batch: int = 1,
+    max_reclaims: int = NO_LIMIT,
+    spare_attempts: int = 0,
 ) -> Operation[JobClaim]:
     """Claim jobs that a worker may have crashed on, as far as limits allow. It needs a transaction around it.
 
     Args:
         max_reclaims: leave out what was taken over more often than this.
+        spare_attempts: leave out what would have fewer attempts left than this after the one that it begins.
     """
     if not (yield from _have_lanes(catalog)):
         return JobClaim(is_busy=True)
     params = terms.params() | terms.lane_params()
     rows = yield catalog.statement(
         "job_claim_suspects",
-        params | {"queue": queue, "batch": min(batch, MAX_BATCH), "max_reclaims": max_reclaims},
+        params
+        | {
+            "queue": queue,
+            "batch": min(batch, MAX_BATCH),
+            "max_reclaims": max_reclaims,
+            "spare_attempts": spare_attempts,
+        },
     )
     return (yield from _claim(catalog, rows, terms))
 

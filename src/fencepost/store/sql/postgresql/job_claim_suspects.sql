@@ -6,6 +6,8 @@ suspect AS MATERIALIZED (
     FROM {job} AS j
     WHERE j.queue = %(queue)s::text AND j.status = 'queued' AND j.reclaim_count > 0
       AND j.reclaim_count <= %(max_reclaims)s::int
+      -- (0 asks for those as well that have none left: they come to their end in the claim.)
+      AND (%(spare_attempts)s::int = 0 OR j.attempts + %(spare_attempts)s::int < j.max_attempts)
       AND j.available_at <= statement_timestamp()
       AND (j.lane IS NULL OR (
           coalesce((SELECT running.n FROM running WHERE running.task = j.task AND running.lane = j.lane), 0)
