@@ -132,6 +132,17 @@ MUTANTS = [
         ),
     ),
     *of(
+        "runtime/flight.py",
+        "runtime/test_shutdown::test_what_waits_behind_a_publish_of_its_key_goes_back_at_once",
+        (
+            "followers-kept",
+            "at a stop, what waits behind a publish of its key is kept until that ends",
+            "            if lane.has_begun:  # else it gives itself back in its first step\n"
+            "                self.release_rest(lane)\n",
+            "            pass\n",
+        ),
+    ),
+    *of(
         "runtime/lane_runner.py",
         "runtime/test_flight",
         (

@@ -134,9 +134,11 @@ async def test_what_waits_behind_a_publish_of_its_key_goes_back_at_once(box: Box
         await started.wait()
         assert box.statuses() == {"processing": 3}
         dispatcher.stop()
-        await until(lambda: box.statuses() == {"processing": 1, "pending": 2})
-        assert box.row(first)["status"] == "processing"
-        gate.set()
+        try:
+            await until(lambda: box.statuses() == {"processing": 1, "pending": 2})
+            assert box.row(first)["status"] == "processing"
+        finally:
+            gate.set()
         assert await task is True
     assert box.row(first)["status"] == "done"
     for row in map(box.row, (second, third)):
