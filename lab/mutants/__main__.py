@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import signal
@@ -100,24 +101,25 @@ class Trial:
         known = {each.mutant.name for each in verdicts}
         if known and not self.is_quiet:
             print(f"{len(known)} of {len(mutants)} were decided before")
-        with tempfile.TemporaryDirectory(prefix="fp-mutants-") as directory:
-            copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-            made = [Copy(Path(directory) / str(number), self.patience) for number in range(self.jobs)]
+        with contextlib.ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fp-mutants-")))
+            made = [Copy(directory / str(number), self.patience) for number in range(self.jobs)]
             for copy in made:
-                copies.put(copy)
-            for verdict in self._each([each for each in mutants if each.name not in known], copies, server):
+                stack.callback(copy.close)
+            for verdict in self._each([each for each in mutants if each.name not in known], made, server):
                 verdicts.append(verdict)
                 self.record.keep(verdict)
                 if not self.is_quiet:
                     print(_line(len(verdicts), len(mutants), verdict), flush=True)
             noticed = [each.by for each in verdicts if each.state == "killed" and confirms]
             unsound = made[0].unsound(noticed, server)
-            for copy in made:
-                copy.close()
         return sorted(verdicts, key=lambda each: mutants.index(each.mutant)), unsound
 
-    def _each(self, mutants: Sequence[Mutant], copies: queue.SimpleQueue[Copy], server: Path) -> Iterator[Verdict]:
+    def _each(self, mutants: Sequence[Mutant], made: Sequence[Copy], server: Path) -> Iterator[Verdict]:
         """Try them, some at once, and return each as soon as it is decided."""
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for copy in made:
+            copies.put(copy)
 
         def one(mutant: Mutant) -> Verdict:
             copy = copies.get()
@@ -131,7 +133,10 @@ class Trial:
                 for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
                     yield future.result()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # who is told to end does not try the rest
+                # Who is told to end tries no more of them, and does not wait for a test that hangs.
+                pool.shutdown(wait=False, cancel_futures=True)
+                for copy in made:
+                    copy.give_up()
                 raise
 
 

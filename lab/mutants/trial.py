@@ -80,6 +80,10 @@ class Copy:
         }
         self._pytest = Warm([self.source, ROOT], environment, directory / "output")
 
+    def give_up(self) -> None:
+        """End the tests under way, and let no others begin."""
+        self._pytest.give_up()
+
     def close(self) -> None:
         """End what runs the tests."""
         self._pytest.close()

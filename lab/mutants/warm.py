@@ -47,9 +47,18 @@ class Warm:
     def __init__(self, path: Sequence[Path], environment: Mapping[str, str], output: Path) -> None:
         self._path, self._environment, self._output = path, environment, output
         self._process: subprocess.Popen[str] | None = None
+        self._child: int | None = None
+        """The run under way."""
+        self._is_given_up = False
 
     def run(self, arguments: Sequence[str], more: Mapping[str, str], limit: float) -> tuple[int | None, str]:
-        """Return pytest's exit code, None where it had to be ended after ``limit`` seconds, and what it said."""
+        """Return pytest's exit code, None where it had to be ended after ``limit`` seconds, and what it said.
+
+        Raises:
+            RuntimeError: it was given up on.
+        """
+        if self._is_given_up:
+            raise RuntimeError("given up on")
         requests, answers = self._pipes()
         request = {
             "arguments": list(arguments),
@@ -58,13 +67,23 @@ class Warm:
             "output": str(self._output),
         }
         print(json.dumps(request), file=requests, flush=True)
-        child = int(answers.readline())
+        self._child = int(answers.readline())
         is_over, _, _ = select.select([answers], [], [], limit)
         if not is_over:
+            self._end_child()
+        code = int(answers.readline())
+        self._child = None
+        return (code if is_over else None), self._output.read_text(encoding="utf-8", errors="replace")
+
+    def give_up(self) -> None:
+        """End the run under way, and let no other begin."""
+        self._is_given_up = True
+        self._end_child()
+
+    def _end_child(self) -> None:
+        if (child := self._child) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)  # a session of its own: nobody else is in it
-        code = int(answers.readline())
-        return (code if is_over else None), self._output.read_text(encoding="utf-8", errors="replace")
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         """Start the process where it does not run yet; return where requests go and answers come from."""

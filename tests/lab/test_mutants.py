@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +16,10 @@ from lab.mutants.mutant import Misplaced, Mutant, mutated
 from lab.mutants.record import Record
 from lab.mutants.table import EQUIVALENT, MUTANTS
 from lab.mutants.trial import Verdict, verdict_of
-from lab.mutants.warm import ROOT
+from lab.mutants.warm import ROOT, Warm
 
 from fencepost.embedded import PostgresServer
+from tests.runtime.box import wait_until
 
 BY_NAME = {each.name: each for each in MUTANTS}
 HARMLESS = Mutant(
@@ -76,6 +81,27 @@ def test_a_test_that_hangs_is_no_test_that_noticed() -> None:
     hung = "FAILED tests/core/test_lease.py::test_x - Failed: Timeout (>60.0s) from pytest-timeout."
     assert verdict_of(HARMLESS, 1, hung).state == "hung"
     assert verdict_of(HARMLESS, None, "").state == "hung"
+
+
+def test_who_is_told_to_end_waits_for_no_test_and_leaves_none_behind(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    (tmp_path / "test_hangs.py").write_text(
+        "import os, pathlib, threading\n"
+        f"def test_hangs():\n    pathlib.Path({str(mark)!r}).write_text(str(os.getpid()) + '.')\n"
+        "    threading.Event().wait()\n"
+    )
+    warm = Warm([tmp_path], dict(os.environ), tmp_path / "output")
+    with contextlib.closing(warm), ThreadPoolExecutor() as pool:
+        arguments = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path / "test_hangs.py")]
+        running = pool.submit(warm.run, arguments, {}, 60.0)
+        wait_until(lambda: mark.exists() and mark.read_text().endswith("."))
+        warm.give_up()
+        code, _ = running.result()
+        assert code == -signal.SIGKILL
+        with pytest.raises(RuntimeError, match="given up"):
+            warm.run(arguments, {}, 60.0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text().rstrip(".")), 0)
 
 
 def test_what_was_decided_is_not_tried_again_until_its_text_changes(tmp_path: Path) -> None:
