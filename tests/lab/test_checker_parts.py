@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,7 @@ def test_an_operators_retry_is_a_cause() -> None:
     assert cause(row, published(1, "w1", 2, 3, "permanent"), again) == causes.OPERATOR_RETRY
 
 
-def attempts_without_a_publish(*disturbances: list[Line]) -> list[str]:
+def attempts_without_a_publish(*disturbances: list[Line], queues: Sequence[QueueChange] = ()) -> list[str]:
     """Judge a message that died of three claims by w1, none of which published it."""
     row = Row()
     row.becomes(0)
@@ -266,7 +267,7 @@ def attempts_without_a_publish(*disturbances: list[Line]) -> list[str]:
         lines.append(line(gone, "c", "exit", of=f"w1-{place}", pid=1, code=-9))
     lines += [each for some in disturbances for each in some]
     lines.append(line(40, "c", "phase", name="end"))
-    return i13(Evidence(History(lines), Tables(row.changes))).violations
+    return i13(Evidence(History(lines), Tables(row.changes, queues=list(queues)))).violations
 
 
 def test_attempts_that_were_ended_from_outside_are_no_neighbours_fault() -> None:
@@ -278,6 +279,15 @@ def test_attempts_that_were_ended_from_outside_are_no_neighbours_fault() -> None
     assert attempts_without_a_publish() == told
     poison = [[line(2.9, "w1-0", "fault", fault_id=1, fault="poison", target="w1-0", message_id="other")]]
     assert attempts_without_a_publish(*kills[2:], *poison) == told
+
+
+def test_an_operator_who_lowers_the_limit_may_leave_a_message_none_of_its_own() -> None:
+    three, twelve = QueueChange(0, "q", False, 3), QueueChange(0, "q", False, 12)
+    lowered = QueueChange(30_000_000, "q", False, 3)
+    assert attempts_without_a_publish(queues=[twelve, lowered]) == []
+    assert (
+        attempts_without_a_publish(queues=[three, replace(lowered, max_attempts=12)]) != []
+    )  # raised, afterwards
 
 
 # --- what others did meanwhile ---------------------------------------------------------------------------------

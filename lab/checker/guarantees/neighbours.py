@@ -45,10 +45,22 @@ def _no_neighbour_died(evidence: Evidence, workers: Workers, found: Finding) -> 
             own = {publish.token for publish in evidence.publishes_of.get(row_id, ()) if publish.token > since}
             spent = sum(_was_hurt_from_outside(evidence, workers, claim) for claim in _claims(steps, since, own))
             if (len(own) + spent) * 2 < step.new.attempts:
+                if _was_limit_lowered(evidence, steps, since, step.new.attempts):
+                    found.seen["dead since an operator lowered the limit"] += 1
+                    continue
                 found.violated(
                     f"message {row_id} is dead ({step.new.outcome}) after {step.new.attempts} attempts, and was "
                     f"published {len(own)} times: others used them up"
                 )
+
+
+def _was_limit_lowered(evidence: Evidence, steps: Sequence[Step], since: int, attempts: int) -> bool:
+    """Whether one of its claims could reckon with more attempts than it had in the end."""
+    return any(
+        max(evidence.limits_at(step.new.queue, step.change.statement_at)) > attempts
+        for step in steps
+        if step.event in TAKES and step.new.token > since
+    )
 
 
 def _claims(steps: Sequence[Step], since: int, own: Collection[int]) -> Iterator[Step]:
