@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -145,4 +146,5 @@ def _repeat(made: Schedule, left_out: LeftOut, *, lines: int) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes of a campaign end as well
     sys.exit(main())

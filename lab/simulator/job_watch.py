@@ -230,10 +230,13 @@ class JobWatch(Judge):
             *(session.label, now, after.lease_expires_at or 0, after.attempts),
         )
         self.held[after.id] = after.task, after.lane
-        self._is_first(process, after)  # type: ignore[arg-type] # only workers claim
+        self._is_first(after)
 
-    def _is_first(self, process: WorkerProcess, row: JobRow) -> None:
-        """Of two queues, the first one that has something due is served."""
+    def _is_first(self, row: JobRow) -> None:
+        """Of two queues, the first one that has something due is served.
+
+        Unless another process is in trouble: it may have that locked in a claim that comes to no end.
+        """
         run, queues = self._run, self._run.plan.queues
         if queues is None or row.queue == queues[0] or row.lane is not None or row.reclaim_count:
             return
@@ -242,7 +245,7 @@ class JobWatch(Judge):
             other = rows.get(other_id)
             if other is None or other.queue != queues[0] or other.lane is not None or other.reclaim_count:
                 continue
-            if since < run.world.now - LOOK_LASTS and process.is_well_since(since):
+            if since < run.world.now - LOOK_LASTS and all(each.is_well_since(since) for each in run.processes):
                 self.violated("priority", f"job {row.id} was claimed before job {other_id} of an earlier queue")
 
     def _has_room(self, claimed: Iterable[int]) -> None:

@@ -144,6 +144,9 @@ class BatchReceiver(Receiver):
         """Publish a batch; return an outcome for each message."""
         task, batch = asyncio.current_task(), _Batch()
         self._batches[task] = batch
+        self._process.run.watch.handed_over.update(
+            (each.id, to.token) for each, to in zip(messages, deliveries, strict=True)
+        )
         try:
             return await self._outcomes(messages, deliveries, batch)
         finally:

@@ -74,6 +74,8 @@ class Seen(Judge):
         self.attempts: set[tuple[int, str]] = set()
         """Row ids and tokens in the ledger; without those that have ended."""
         self.claimed_at: list[float] = []
+        self.handed_over: set[tuple[int, int]] = set()
+        """Row ids and tokens of what a publisher of batches has been given."""
         self.verified: set[tuple[int, int]] = set()
         """Row ids and tokens of which a receiver has said that they had arrived before."""
         self.done_by: Counter[Label] = Counter()

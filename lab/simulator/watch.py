@@ -46,7 +46,8 @@ class Watch(RowWatch, PublishWatch):
         run.world.call_later(0.2 + 60 * run.plan.spread, self._has_given_back, process, label, unstarted)
 
     def _is_started(self, row_id: int, token: int) -> bool:
-        return any(each.token == token for each in self.publishes.get(row_id, ()))
+        publishes = self.publishes.get(row_id, ())
+        return (row_id, token) in self.handed_over or any(each.token == token for each in publishes)
 
     def _has_given_back(self, process: Process, label: Label, unstarted: list[tuple[int, int]]) -> None:
         others = (each for each in self._run.processes if each is not process)
