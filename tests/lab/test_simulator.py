@@ -102,7 +102,7 @@ def test_what_the_watch_was_wrong_about(seed: int) -> None:
     A process that stood still in the midst of a batch went on with it; batches were told apart by ids that a lossy
     failover hands out again; whoever ignored its time-out, and was heard all the same, was taken for silent; what
     kills its process in each attempt, and those in its lane, had too little time; a job was locked in the claim of
-    a process that had lost its connection; a publisher had been given a batch, and had begun with its first message.
+    a process that had lost its connection; a publisher that was given a batch had begun with its first message.
     """
     with seams.simulated():
         assert kinds.simulate(kinds.in_turns(seed)).violations == []
