@@ -183,6 +183,12 @@ MUTANTS = [
             "THEN attempts ELSE attempts END",
         ),
         ("job-retry-at-once", "a retried job is due at once", "* interval '1 second',", "* interval '0 seconds',"),
+        (
+            "job-release-forgets",
+            "a job that is given back forgets the error of its last attempt",
+            "[pg_catalog.array_position(%(ids)s::bigint[], id)], last_error)",
+            "[pg_catalog.array_position(%(ids)s::bigint[], id)])",
+        ),
     ),
     *of(
         f"{SQL}/job_finalized.sql",
@@ -212,6 +218,12 @@ MUTANTS = [
             "an operator's retry of a job keeps its attempts",
             "attempts = 0, reclaim_count = 0, attempt_token",
             "reclaim_count = 0, attempt_token",
+        ),
+        (
+            "job-retry-keeps-suspicion",
+            "an operator's retry of a job keeps its count of reclaims",
+            "attempts = 0, reclaim_count = 0, attempt_token",
+            "attempts = 0, attempt_token",
         ),
     ),
     *of(

@@ -119,6 +119,12 @@ MUTANTS = [
             "                pass\n            earliest",
         ),
         (
+            "released-twice",
+            "at a stop, a batch that has not begun is given back twice",
+            "            if lane.has_begun:  # else it gives itself back in its first step\n",
+            "            if True:\n",
+        ),
+        (
             "alone-beside-others",
             "a crash suspect is published beside others",
             "        self._is_alone = True\n        try:\n            await self.landed_or_stopped()\n",
@@ -162,6 +168,12 @@ MUTANTS = [
             "a publish starts though its lease is lost",
             "if self._control.is_stopping or _is_lost(holding):\n            return Unstarted()",
             "if self._control.is_stopping:\n            return Unstarted()",
+        ),
+        (
+            "batch-starts-when-over",
+            "a batch is published whose leases may be over, though nobody has said so",
+            "if self._control.is_stopping or _is_lost(holding) or key in held_back:",
+            "if self._control.is_stopping or holding.lost or key in held_back:",
         ),
         (
             "timeout-is-cancelled",
@@ -231,6 +243,12 @@ MUTANTS = [
             "                return Batch(found)\n        self._survived = 0\n",
         ),
         (
+            "any-suspect-survives",
+            "what crashed again and again counts for those that crashed once",
+            "        if holding.claimed.reclaim_count == 1:\n",
+            "        if True:\n",
+        ),
+        (
             "suspects-starve-others",
             "suspects come first every time",
             "                self._owes_normal = True\n                return batch",
@@ -285,6 +303,26 @@ MUTANTS = [
             "a transaction may stay open for longer than a lease",
             "idle=min(30.0, seconds / 2),",
             "idle=30.0 + seconds,",
+        ),
+    ),
+    *of(
+        "runtime/lane_runner.py",
+        "runtime/test_recovery::test_a_verify_that_ignores_a_cut_off_and_then_says_not_done_publishes_nothing",
+        (
+            "verified-past-cut-off",
+            "a publish begins after the cut-off in which its verify was cancelled",
+            "if known is not None or _is_lost(holding) or self._control.is_cut_off:",
+            "if known is not None or _is_lost(holding):",
+        ),
+    ),
+    *of(
+        "runtime/job_flight.py",
+        "runtime/test_job_suspects",
+        (
+            "any-suspect-job-survives",
+            "jobs that crashed again and again count for those that crashed once",
+            "        if held.claimed.reclaim_count == 1:\n",
+            "        if held.claimed.reclaim_count > 0:\n",
         ),
     ),
     *of(

@@ -130,6 +130,12 @@ MUTANTS = [
             "attempts = 0, reclaim_count = 0",
         ),
         (
+            "operator-retry-cuts-in",
+            "what an operator retries stands in front of what has become due since",
+            "available_at = statement_timestamp(),\n        attempts = 0",
+            "available_at = o.created_at,\n        attempts = 0",
+        ),
+        (
             "operator-keeps-attempts",
             "an operator's retry keeps the attempts",
             "attempts = 0, reclaim_count = 0,",

@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fencepost import Defer, Delivery, DispatcherSettings, Message, Retryable, Route
 from fencepost.core.lease import TrustWindow
 from fencepost.core.outcome import DONE, Action, Dead, Release, Reschedule
@@ -48,13 +50,14 @@ class Field:
             on_open=lambda _: None,
             on_close=lambda: None,
         )
+        self.stop = Stop()
         self.flight = Flight(
             self.settings,
             Router([Route("*", publisher)]),
             self.held,
             self.finalizer,
             self.counters,
-            Stop(),
+            self.stop,
             breakers,
             lambda: None,
             lambda _: None,
@@ -219,3 +222,34 @@ async def test_in_a_batch_what_failed_behind_a_failure_of_its_key_is_given_back(
     assert isinstance(field.decided[3], Reschedule)  # of no key
     assert field.decided[4] is DONE
     assert not field.held.in_stage(Stage.PUBLISHING)
+
+
+async def test_in_a_batch_what_is_lost_or_may_be_is_not_published() -> None:
+    handed_over: list[int] = []
+
+    class Batches:
+        async def publish_batch(self, messages: Sequence[Message], deliveries: Sequence[Delivery]) -> Any:
+            handed_over.extend(message.id for message in messages)
+            return [None] * len(messages)
+
+    field = Field(Batches())
+    told, over, fine = (field.holding(n) for n in (1, 2, 3))
+    field.held.lose([told])
+    over.window = TrustWindow(time.monotonic() - 61, 60.0)  # nobody has said so yet
+    await field.land(told, over, fine)
+    assert handed_over == [3]
+    assert field.decided == {1: Release(), 2: Release(), 3: DONE}
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+async def test_what_has_not_begun_at_a_stop_goes_back_once(in_batches: bool) -> None:
+    class Batches:
+        async def publish_batch(self, messages: Sequence[Message], deliveries: Sequence[Delivery]) -> Any:
+            raise AssertionError("it was stopped before")
+
+    field = Field(Batches() if in_batches else Published(hang))
+    field.flight.start([field.holding(n, "k") for n in (1, 2)])  # its task has not had a step yet
+    field.stop.ask()
+    field.flight.release_unstarted()
+    await until(lambda: not field.flight._tasks, "its task had its step")
+    assert [(each.id, action) for each, action in field.finalizer._waiting] == [(1, Release()), (2, Release())]

@@ -30,3 +30,26 @@ async def test_once_a_few_went_well_the_rest_comes_as_a_batch_where_it_has_two_a
             await worker.work_once()
     batches = [each for each in together if len(each) > 1]
     assert batches == [{other, other - 1} if comes_alone else {other - 1, other, worn}]
+
+
+async def test_what_crashed_again_and_again_says_nothing_of_those_that_crashed_once(jobs: JobBox) -> None:
+    together: list[set[int]] = []
+
+    @jobs.task()
+    async def run(job: Job) -> None:
+        together[-1].add(job.id)
+
+    often, _ = jobs.enqueue(3), jobs.enqueue(4)
+    jobs.conn.execute(
+        "UPDATE outbox_job SET attempts = 1, fence = 1, attempt_token = gen_random_uuid(),"
+        " reclaim_count = CASE WHEN id = ANY(%s) THEN 2 ELSE 1 END,"
+        " available_at = now() - CASE WHEN id = ANY(%s) THEN interval '1 min' ELSE interval '0' END",
+        [often, often],
+    )
+    async with jobs.worker(notify=False) as worker:
+        while not jobs.are_done(7):
+            together.append(set())
+            await worker.work_once()
+    claimed = [each for each in together if each]
+    assert claimed[:3] == [{each} for each in often]
+    assert [len(each) for each in claimed] == [1] * 7

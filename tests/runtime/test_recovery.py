@@ -14,7 +14,7 @@ import pytest
 
 from fencepost import Defer, Delivery, Gone, Message, Permanent, Retryable, Verdict
 from fencepost.runtime.held import OVERDUE_SECONDS, Stage
-from tests.runtime.box import Box, running, until
+from tests.runtime.box import Box, Stubborn, running, until
 from tests.runtime.journal import SHORT, Journal, hangs
 
 Answer = Verdict | BaseException | Callable[[], Any] | Any
@@ -252,6 +252,35 @@ async def test_a_verify_that_ignores_its_time_out_and_then_says_not_done_publish
     dispatcher = box.dispatcher(journal, publish_timeout=SHORT, lease=timedelta(seconds=4))
     async with running(dispatcher):
         await until(lambda: box.row(row_id)["status"] == "done" and ended, "done, and the verify over")
+    assert journal.started == [row_id]
+
+
+async def test_a_verify_that_ignores_a_cut_off_and_then_says_not_done_publishes_nothing(box: Box) -> None:
+    (row_id,) = box.enqueue(recovery="verify")
+    stubborn, asked = Stubborn(), asyncio.Event()
+    ended = False
+
+    async def verify() -> Verdict:
+        nonlocal ended
+        asked.set()
+        await stubborn.wait()
+        ended = True
+        return Verdict.NOT_DONE
+
+    journal = Verifying(verify)
+    journal.script = {row_id: [lost_answer(journal)]}
+    # (Longer than a cut-off is patient: it must not be a time-out that ends the verify.)
+    dispatcher = box.dispatcher(journal, publish_timeout=timedelta(seconds=1), grace=timedelta(0))
+    async with dispatcher:
+        with stubborn:
+            task = asyncio.create_task(dispatcher.run(handle_signals=False))
+            async with asyncio.timeout(30):
+                await asked.wait()
+            dispatcher.stop()
+            assert await task is False
+        await until(lambda: ended)
+        for _ in range(5):
+            await asyncio.sleep(0)  # steps of the loop, in which it would go on
     assert journal.started == [row_id]
 
 

@@ -50,3 +50,27 @@ async def test_once_a_few_went_well_the_rest_comes_as_a_batch_where_it_has_two_a
             await dispatcher.dispatch_once()
     batches = [each for each in together if len(each) > 1]
     assert batches == [{other, other - 1} if comes_alone else {other - 1, other, worn}]
+
+
+async def test_what_crashed_again_and_again_says_nothing_of_those_that_crashed_once(box: Box) -> None:
+    often, once = box.enqueue(3), box.enqueue(4)
+    box.conn.execute("UPDATE outbox SET reclaim_count = 2, attempts = 2 WHERE id = ANY(%s)", [often])
+    together: list[set[int]] = []
+
+    async def publish(message: Message) -> None:
+        together[-1].add(message.id)
+
+    async with box.dispatcher(publish, notify=False, queues=["default"]) as dispatcher:
+        box.conn.execute("UPDATE outbox SET available_at = now() + interval '1 h' WHERE id = ANY(%s)", [once])
+        while box.statuses().get("done") != 3:
+            together.append(set())
+            await dispatcher.dispatch_once()
+        box.conn.execute(
+            "UPDATE outbox SET status = 'processing', attempts = 1, lease_version = 1, lease_owner = 'gone',"
+            " lease_until = now() - interval '1 minute', available_at = now() WHERE id = ANY(%s)",
+            [once],
+        )
+        while box.statuses() != {"done": 7}:
+            together.append(set())
+            await dispatcher.dispatch_once()
+    assert [len(each) for each in together if each] == [1] * 7

@@ -65,6 +65,7 @@ def ago(db: Connection, row_id: int, **columns: float) -> None:
 
 def test_a_retry_puts_back_to_the_queue_without_attempts_and_says_who_did_it(db: Connection) -> None:
     (row_id,) = failed(db)
+    db.execute("UPDATE outbox_job SET reclaim_count = 2")
     before = job_row(db, row_id)
 
     found = JOBS.retry(db, [row_id], "ann@ops", "customer exists now")

@@ -681,6 +681,14 @@ def test_each_claim_is_an_attempt_and_what_was_lost_too_often_is_left(db: Connec
         assert (held.attempt, job_row(db, row_id).attempts) == (attempt, attempt)
 
 
+def test_what_is_given_back_unstarted_keeps_the_error_of_its_last_attempt(db: Connection) -> None:
+    (row_id,) = add_jobs(db)
+    finish(db, [claim_one_job(db)], ACTIONS["retry"])
+    db.execute("UPDATE outbox_job SET available_at = now()")
+    finish(db, [claim_one_job(db)], ACTIONS["release"])
+    assert job_row(db, row_id).last_error == "retry"
+
+
 def test_a_retry_comes_after_its_delay(db: Connection) -> None:
     (row_id,) = add_jobs(db)
     finish(db, [claim_one_job(db)], ACTIONS["retry"])

@@ -49,6 +49,8 @@ def test_a_retry_puts_back_to_pending_without_attempts_and_says_who_did_it(db: C
         0,
         3,
     )
+    # As if it were new: not in front of what has become due since.
+    assert db.execute("SELECT available_at > created_at FROM outbox").fetchone() == (True,)
     assert after.due_in <= 0
     ((row_id, action, actor, reason, state, in_the_past),) = audit(db)
     assert (row_id, action, actor, reason) == (held.id, "retry", "ann@ops", "customer exists now")

@@ -60,7 +60,7 @@ class JobFlight:
 
     Args:
         tasks: those that have a handler, by name.
-        on_survived: called when a job ended on which a worker may have crashed.
+        on_survived: called when a job ended on which one worker may have crashed, and no more.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class JobFlight:
         self._usual_duration += (seconds - self._usual_duration) / 8
         if not self._flight:
             self._probation_until = 0.0
-        if held.claimed.reclaim_count > 0:
+        if held.claimed.reclaim_count == 1:
             self._on_survived()
         if held.stage is not Stage.FINALIZING:  # else it was given up on
             self._finish(held, result)
