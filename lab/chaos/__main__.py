@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.postgres import fresh_database, pg15_bin_dir, pg18_bin_dir, running_server
 
+from lab import ending
 from lab.chaos import places, report, stale, stale_jobs
 from lab.chaos.broker import Broker
 from lab.chaos.cluster import Cluster
@@ -168,4 +169,4 @@ def _in_folder(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.run(main)

@@ -16,6 +16,7 @@ from tests.postgres import pg15_bin_dir, pg18_bin_dir, running_server
 from tests.store.databases import migrated_database
 
 from fencepost.embedded import PostgresServer
+from lab import ending
 from lab.conformance import reach
 from lab.conformance.campaign import Report, campaign
 from lab.conformance.fake import FakeStore
@@ -68,7 +69,7 @@ def in_slices(stores: list[FakeStore | PostgresStore], seed: int, histories: int
     the same command goes on behind those that are kept.
     """
     total = Report(seed, [store.name for store in stores])
-    journal = Journal(into)
+    journal = Journal(into, "seed", "stores", "histories")
     kept = {(each["seed"], each["histories"]): each for each in journal.found if each["stores"] == total.stores}
     while total.histories < histories and total.disagreement is None:
         number = min(SLICE, histories - total.histories)
@@ -169,4 +170,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.run(main)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import signal
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from tests.postgres import fresh_database, pg18_bin_dir, running_server
 
 from fencepost.embedded import PostgresServer
+from lab import ending
 from lab.crashes.campaign import campaign, courses, world_at
 from lab.crashes.processes import lanes, played
 from lab.crashes.scripts import SCRIPTS
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.getLogger("fencepost").setLevel(logging.CRITICAL)  # what it says of each cut is what is expected
     to = sys.stderr if options.json else sys.stdout
-    journal = Journal(options.into)
+    journal = Journal(options.into, "part", "point", "problems")
     chosen = [options.only] if options.only else PARTS
     with running_server(pg18_bin_dir()) as server:
         reports = [
@@ -98,5 +98,4 @@ def _listed(found: object) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped as well
-    sys.exit(main())
+    ending.run(main)

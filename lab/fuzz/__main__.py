@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from lab import ending
 from lab.fuzz.campaign import Tally, numbered_case, report, run, run_target
 from lab.fuzz.catalogue import TARGETS, by_name
 from lab.fuzz.places import places
@@ -35,7 +36,7 @@ def main() -> int:
             tallies = run(
                 targets,
                 found,
-                Journal(given.into),
+                Journal(given.into, "target", "seed", "cases"),
                 seed=seed,
                 cases=given.cases,
                 say=lambda text: print(text, file=to, flush=True),
@@ -72,4 +73,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.run(main)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from lab import ending
 from lab.model.config import FULL, LARGE, REDUCED, Space
 from lab.model.spin import DEEPEST, Found, Incomplete, Model
 from lab.model.variants import VARIANTS
@@ -169,4 +170,4 @@ def _run(explorer: Explorer, chosen: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.run(main)

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import queue
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from tests.postgres import pg18_bin_dir, running_server
 
+from lab import ending
 from lab.mutants.mutant import Mutant
 from lab.mutants.record import Record
 from lab.mutants.table import MUTANTS
@@ -201,5 +201,4 @@ def _tell(report: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped as well
-    sys.exit(main())
+    ending.run(main)

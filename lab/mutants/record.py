@@ -19,7 +19,7 @@ class Record:
     """Verdicts of earlier runs, and the file in which new ones are kept; None keeps nothing."""
 
     def __init__(self, file: Path | None) -> None:
-        self._journal = Journal(file)
+        self._journal = Journal(file, "name", "text", "state")
         self._lines = {line["name"]: line for line in self._journal.found}
 
     def keep(self, verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import ending
 from lab.report import page, runs
 from lab.report.parts import PARTS, Part
 from lab.report.runs import ROOT, Run
@@ -125,4 +126,4 @@ def _parsed(part: Part, text: str) -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ending.run(main)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab import ending
 from lab.simulator import seams
 from lab.simulator.campaign import Totals
 from lab.simulator.kinds import MAKERS, name_of, simulate
@@ -47,7 +46,7 @@ def _explored(options: argparse.Namespace, seed: int) -> Totals:
     if schedules is None and options.hours is None:
         schedules = USUAL_SCHEDULES
     ends_at = None if options.hours is None else time.monotonic() + options.hours * 3600
-    book = Book(options.into, options.of)
+    book = Book(options.into, options.of, seed, schedules)
     wanted = (each for each in slices(seed, schedules) if not book.has(each))
     told_at = time.monotonic()
     for seeds, found in explored(wanted, options.of, cores=options.cores, keeps_going=options.keep_going):
@@ -146,5 +145,4 @@ def _repeat(made: Schedule, left_out: LeftOut, *, lines: int) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes of a campaign end as well
-    sys.exit(main())
+    ending.run(main)

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from multiprocessing import get_context
 from pathlib import Path
 
+from lab.ending import Refused
 from lab.journal import Journal
 from lab.simulator.campaign import Totals, explore
 from lab.simulator.kinds import MAKERS
@@ -24,12 +25,33 @@ def slices(first: int, schedules: int | None) -> Iterator[range]:
 
 
 class Book:
-    """The figures of every slice, in a file that has a line for each; a later run goes on behind them."""
+    """The figures of every slice, in a file that has a line for each; a later run goes on behind them.
 
-    def __init__(self, path: Path | None, of: str) -> None:
-        self._journal, self._of = Journal(path), of
+    Args:
+        path: of the file.
+        of: what is simulated.
+        first: the first seed that is asked for.
+        schedules: how many are asked for from there on; None: as many as come.
+
+    Raises:
+        Refused: the file has slices of these seeds that were cut elsewhere: some would count twice.
+    """
+
+    def __init__(self, path: Path | None, of: str, first: int, schedules: int | None) -> None:
+        self._journal, self._of = Journal(path, "of", "first_seed", "totals"), of
         lines = (each for each in self._journal.found if each["of"] == of)
-        self._slices = {line["first_seed"]: Totals.read(line["totals"]) for line in lines}
+        end = float("inf") if schedules is None else first + schedules
+        self._slices: dict[int, Totals] = {}
+        for line in lines:
+            start, totals = line["first_seed"], Totals.read(line["totals"])
+            if start >= end or start + totals.schedules <= first:
+                continue
+            if (start - first) % SLICE or start + totals.schedules > end:
+                raise Refused(
+                    f"{path} has the schedules from seed {start} on, which are some of those asked for:"
+                    f" ask for them as before, or give another file with --into"
+                )
+            self._slices[start] = totals
 
     def has(self, seeds: range) -> bool:
         """Tell whether a slice was done to its end, and nothing failed."""
@@ -41,7 +63,7 @@ class Book:
         self._journal.add({"of": self._of, "first_seed": seeds.start, "totals": totals.as_dict()})
 
     def total(self) -> Totals:
-        """Add up all slices, those of earlier runs included."""
+        """Add up all slices of what was asked for, those of earlier runs included."""
         total = Totals()
         for each in self._slices.values():
             total += each

@@ -118,13 +118,13 @@ def test_a_sample_of_all_points_holds_and_is_not_cut_again(
     world: World, found: list[Course], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "points"
-    result = campaign(world, found, Journal(kept), every=EVERY, offset=OFFSET)
+    result = campaign(world, found, Journal(kept, "part"), every=EVERY, offset=OFFSET)
     assert result.problems == []
     assert result.cut == len(range(OFFSET, result.points, EVERY))
     with kept.open("a") as file:
         file.write('{"part": "store", "po')  # as if it had been killed there
     monkeypatch.setattr("lab.crashes.campaign.judged", None)
-    assert campaign(world, found, Journal(kept), every=EVERY, offset=OFFSET) == result
+    assert campaign(world, found, Journal(kept, "part"), every=EVERY, offset=OFFSET) == result
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ class Short(Lengths):
 def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ran(target: Target) -> Tally:
         with lab_places.places() as none:
-            (tally,) = campaign.run([target], none, Journal(kept), seed=1, cases=50, say=lambda _: None)
+            (tally,) = campaign.run([target], none, Journal(kept, "target"), seed=1, cases=50, say=lambda _: None)
         return tally
 
     monkeypatch.setattr(campaign, "KEEPING_SECONDS", -1)
