@@ -23,6 +23,7 @@ from lab.chaos.cluster import Cluster
 from lab.chaos.conductor import DRAIN_SECONDS, Conductor, Crew, Outcome, judge, keep_tables
 from lab.chaos.disk import SIZE_MB, can_mount
 from lab.chaos.schedule import KINDS
+from lab.numbers import positive, some
 
 Verdict = dict[str, Any]
 
@@ -47,8 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         "mode", nargs="?", choices=["run", "stale"], default="run", help="run (the default) or stale"
     )
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats a plan of faults")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long faults go on")
-    parser.add_argument("--rate", type=float, default=RATE, help=f"faults a second (default {RATE:g})")
+    parser.add_argument("--minutes", type=some, default=1.0, help="how long faults go on")
+    parser.add_argument("--rate", type=some, default=RATE, help=f"faults a second (default {RATE:g})")
     parser.add_argument("--only", action="append", metavar="KIND", choices=KINDS, help="only these kinds of fault")
     parser.add_argument("--without", action="append", metavar="KIND", choices=KINDS, default=[], help="not these")
     parser.add_argument("--covering", action="store_true", help="every rare kind comes once at least")
@@ -58,11 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sabotage", action="store_true", help="dispatchers without a fence: it must not be found clean"
     )
-    parser.add_argument("--patience", type=float, default=DRAIN_SECONDS, help="seconds to drain after the faults")
+    parser.add_argument("--patience", type=some, default=DRAIN_SECONDS, help="seconds to drain after the faults")
     parser.add_argument("--pg15", action="store_true", help="PostgreSQL 15 instead of 18")
     parser.add_argument("--keep", action="store_true", help="keep the history also where nothing is found")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--count", type=int, default=100_000, help="stale: how many finalizes (default 100,000)")
+    parser.add_argument("--count", type=positive, default=100_000, help="stale: how many finalizes (100,000)")
     return parser
 
 

@@ -23,6 +23,7 @@ from lab.conformance.fake import FakeStore
 from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, planted, with_fault
 from lab.conformance.postgres import PostgresStore
 from lab.journal import Journal
+from lab.numbers import positive
 
 SLICE = 500
 """Histories of one line, where reports are kept in a file."""
@@ -132,7 +133,7 @@ def _progress(report: Report) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a campaign; return 0 where all agreed."""
     parser = argparse.ArgumentParser(prog="python -m lab.conformance", description=__doc__)
-    parser.add_argument("--histories", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--histories", type=positive, default=2000, help="how many (2000)")
     parser.add_argument("--seed", type=int, default=None, help="repeat a run: the same histories")
     parser.add_argument(
         "--postgres", nargs="*", choices=BINARIES, default=["18", "15"], help="major versions (18 15)"
@@ -148,6 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=None, help="write the report there as JSON besides")
     options = parser.parse_args(arguments)
+    if options.out is not None and (options.out.is_dir() or not options.out.absolute().parent.is_dir()):
+        parser.error(f"--out {options.out}: nothing can be written there")
     if options.reach:
         return reached(options.histories)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed

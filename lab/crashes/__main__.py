@@ -19,6 +19,7 @@ from lab.crashes.campaign import campaign, courses, world_at
 from lab.crashes.processes import lanes, played
 from lab.crashes.scripts import SCRIPTS
 from lab.journal import Journal
+from lab.numbers import natural, positive
 
 PARTS = ("store", "runtime")
 
@@ -26,8 +27,8 @@ PARTS = ("store", "runtime")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.crashes", description=__doc__)
     parser.add_argument("--only", choices=PARTS, help="the operations, or a dispatcher and a worker (both)")
-    parser.add_argument("--every", type=int, default=1, help="only every nth point (1: all of them)")
-    parser.add_argument("--offset", type=int, default=0, help="of the points left out, begin with this one (0)")
+    parser.add_argument("--every", type=positive, default=1, help="only every nth point (1: all of them)")
+    parser.add_argument("--offset", type=natural, default=0, help="of those left out, begin with this one (0)")
     parser.add_argument("--json", action="store_true", help="the report, for a script")
     parser.add_argument("--into", type=Path, metavar="FILE", help="keep what is found; go on where it ends")
     options = parser.parse_args(arguments)
@@ -52,7 +53,7 @@ def _tried(
 ) -> dict[str, object]:
     began = time.monotonic()
     found = (_of_store if part == "store" else _of_runtime)(server, journal, every, offset, tell)
-    ok = not (found["problems"] or found.get("never_run"))
+    ok = bool(found["cut"]) and not (found["problems"] or found.get("never_run"))
     return {"part": part, "ok": ok, "minutes": round((time.monotonic() - began) / 60, 1)} | found
 
 

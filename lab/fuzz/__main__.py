@@ -6,6 +6,7 @@ import argparse
 import json
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,15 +15,17 @@ from lab.fuzz.campaign import Tally, numbered_case, report, run, run_target
 from lab.fuzz.catalogue import TARGETS, by_name
 from lab.fuzz.places import places
 from lab.journal import Journal
+from lab.numbers import natural, positive
 
 CASES = 100_000
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; 0 where nothing failed."""
-    given = _parser().parse_args()
+    given = _parser().parse_args(arguments)
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
-    targets = [by_name(name) for name in given.target] if given.target else [make() for make in TARGETS]
+    chosen = dict.fromkeys(given.target or [])
+    targets = [by_name(name) for name in chosen] or [make() for make in TARGETS]
     to = sys.stderr if given.json else sys.stdout
     print(f"seed {seed}", file=to, flush=True)
     with places() as found:
@@ -59,9 +62,9 @@ def _verdict(tallies: list[Tally], seed: int, to: TextIO) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, help="repeats a run; drawn at random and printed where left out")
-    parser.add_argument("--cases", type=int, default=CASES, help=f"of all targets together (default {CASES})")
+    parser.add_argument("--cases", type=positive, default=CASES, help=f"of all targets together (default {CASES})")
     parser.add_argument("--target", action="append", choices=[make.name for make in TARGETS], help="only this one")
-    parser.add_argument("--case", type=int, help="only the case of this number, of one target")
+    parser.add_argument("--case", type=natural, help="only the case of this number, of one target")
     parser.add_argument(
         "--into",
         type=Path,

@@ -21,6 +21,7 @@ from lab.mutants.mutant import Mutant
 from lab.mutants.record import Record
 from lab.mutants.table import MUTANTS
 from lab.mutants.trial import PATIENCE, Copy, Verdict
+from lab.numbers import positive, some
 
 UNDECIDED = ("nonsense", "hung", "doubtful")
 STATES = ("killed", "survived", *UNDECIDED)
@@ -53,9 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="this mutant, or those whose file has NAME"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at once (2)")
+    parser.add_argument("--jobs", type=positive, default=2, help="mutants at once (2)")
     parser.add_argument(
-        "--patience", type=float, default=PATIENCE, metavar="SECONDS", help=f"for one test ({PATIENCE:g})"
+        "--patience", type=some, default=PATIENCE, metavar="SECONDS", help=f"for one test ({PATIENCE:g})"
     )
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="keep each verdict here, and do not repeat what it decided"

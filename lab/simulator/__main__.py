@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab import ending
+from lab.numbers import positive, some
 from lab.simulator import seams
 from lab.simulator.campaign import Totals
 from lab.simulator.kinds import MAKERS, name_of, simulate
@@ -24,10 +25,17 @@ PROGRESS_SECONDS = 5.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.only is not None:
         made = MAKERS[options.of](options.only)
-        return _repeat(made, LeftOut.read(options.without), lines=options.trace)
+        try:
+            left_out = LeftOut.read(options.without)
+        except ValueError as error:
+            parser.error(f"--without: {error}")
+        return _repeat(made, left_out, lines=options.trace)
+    if options.without:
+        parser.error("--without needs --only: it leaves something out of one schedule")
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if not options.json:
         print(f"simulator: seed {seed}", flush=True)
@@ -72,16 +80,18 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, help="where the schedules' own seeds begin; drawn and printed if left out"
     )
     parser.add_argument(
-        "--schedules", type=int, help=f"how many ({USUAL_SCHEDULES} where --hours is left out too)"
+        "--schedules", type=positive, help=f"how many ({USUAL_SCHEDULES} where --hours is left out too)"
     )
-    parser.add_argument("--hours", type=float, help="stop after so many hours of wall time (not of virtual time)")
+    parser.add_argument("--hours", type=some, help="stop after so many hours of wall time (not of virtual time)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first schedule that fails")
     parser.add_argument("--only", type=int, metavar="SEED", help="repeat the one schedule with this very seed")
     parser.add_argument(
         "--without", default="", metavar="LIST", help="with --only: leave out faults, messages or jobs, processes"
     )
-    parser.add_argument("--trace", type=int, default=TRACE_LINES, metavar="LINES", help="lines of a trace to show")
-    parser.add_argument("--cores", type=int, default=1, help="processes that share the schedules (1)")
+    parser.add_argument(
+        "--trace", type=positive, default=TRACE_LINES, metavar="LINES", help="lines of a trace to show"
+    )
+    parser.add_argument("--cores", type=positive, default=1, help="processes that share the schedules (1)")
     parser.add_argument(
         "--into",
         type=Path,

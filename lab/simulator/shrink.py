@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -30,8 +31,16 @@ class LeftOut:
 
     @classmethod
     def read(cls, text: str) -> LeftOut:
-        """Read what `str` has written."""
+        """Read what `str` has written.
+
+        Raises:
+            ValueError: it was not written by that.
+        """
         parts = [each for each in text.split(",") if each]
+        if wrong := [each for each in parts if re.fullmatch(r"[fmp]\d+", each) is None]:
+            raise ValueError(
+                f"{wrong[0]!r} is nothing that can be left out: such as f0,m2,p1, as a failure prints it"
+            )
         numbers = {kind: [int(each[1:]) for each in parts if each[0] == kind] for kind in "fmp"}
         return cls(frozenset(numbers["f"]), frozenset(numbers["m"]), sum(numbers["p"]))
 
