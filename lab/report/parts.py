@@ -68,7 +68,7 @@ def _conformance(found: Mapping[str, Any]) -> Figures:
     return {
         "histories": found["histories"],
         "steps": found["steps"],
-        "stores": len(found["stores"]),
+        **{f"on {store}": found["histories"] for store in found["stores"] if store != "fake"},
         "disagreements": int(found["disagreement"] is not None),
     }
 
@@ -78,6 +78,7 @@ def _crashes(found: Mapping[str, Any]) -> Figures:
     return {
         "scenarios": sum(each["scenarios"] for each in parts),
         "crash points": sum(each["points"] for each in parts),
+        "not cut": sum(each["points"] - each["cut"] for each in parts),
         "cut": sum(each["cut"] for each in parts),
         "problems": sum(len(each["problems"]) for each in parts),
     }
