@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +87,8 @@ class Evidence:
         self.tolerance = float(campaign.get("tolerance", 0))
         """Seconds that a loaded machine may take longer than the specification says."""
         self.max_attempts = int(campaign["max_attempts"])
+        self.receivers_slack = round((1 + self.tolerance) * 1e9)
+        """Nanoseconds by which instants of a receiver may be wrong: it may note them by a clock that others set."""
 
     # --- rows ----------------------------------------------------------------------------------------------
 
@@ -237,9 +239,24 @@ class Evidence:
         return list(self.history.of("accepted"))
 
     @cached_property
-    def accepted_ids(self) -> Counter[str]:
-        """How often each message was accepted."""
-        return Counter(line["message_id"] for line in self.accepted)
+    def _accepted_of(self) -> dict[str, list[Line]]:
+        found: dict[str, list[Line]] = defaultdict(list)
+        for line in self.accepted:
+            found[line["message_id"]].append(line)
+        return dict(found)
+
+    def arrivals(self, message_id: str, queue: str, *, but_withheld: bool = False) -> list[Line]:
+        """Return where a message arrived at a queue's destination, in order.
+
+        Args:
+            but_withheld: without those whose acknowledgement was withheld on purpose.
+        """
+        return [
+            line
+            for line in self._accepted_of.get(message_id, ())
+            if line.get("queue") in (None, queue)
+            if not (but_withheld and line.get("acknowledged") is False)
+        ]
 
     @cached_property
     def enqueued(self) -> dict[str, Line]:

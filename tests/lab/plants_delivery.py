@@ -34,6 +34,47 @@ def a_delivered_one_never_arrived(case: Case) -> None:
 
 
 @planted("I1")
+def one_that_was_cleaned_up_never_arrived(case: Case) -> None:
+    case.drop(case.find("accepted", message_id=case.of("plain")))
+
+
+@planted("I1")
+def a_delivered_one_arrives_once_it_is_done(case: Case) -> None:
+    (end,) = case.find("publish_end", message_id=case.of("late"))
+    case.change(case.find("accepted", message_id=case.of("late")), at=end.at + 3_000_000_000)
+
+
+@planted("I1")
+def a_publish_is_told_as_delivered_and_was_never_acknowledged(case: Case) -> None:
+    (row_id,) = case.run.enqueue("x", recovery="verify")  # it is done by what the receiver says
+    held = case.run.claim("x")
+    case.run.publish(held, arrives=False)
+    case.run.done(held)
+    about = {"message_id": case.run.message_ids[row_id], "token": 1, "queue": "x"}
+    (start,) = case.played("publish_start")
+    case.add("receiver", "accepted", **about, payload=start["payload"], acknowledged=False)
+
+
+@planted("I1")
+def a_delivered_one_was_never_acknowledged(case: Case) -> None:
+    case.change(case.find("accepted", message_id=case.of("late")), acknowledged=False)
+
+
+@planted("I1")
+def an_event_never_arrives_at_one_of_its_destinations(case: Case) -> None:
+    (row_id,) = case.run.enqueue("x")
+    case.sql(
+        "INSERT INTO outbox (message_id, queue, event_type, payload, headers)"
+        " SELECT message_id, 'y', event_type, payload, headers FROM outbox WHERE id = %s",
+        row_id,
+    )
+    case.run.deliver("x")
+    held = case.run.claim("y")
+    case.run.publish(held, arrives=False)
+    case.run.done(held)
+
+
+@planted("I1")
 def one_is_closed_that_nobody_published(case: Case) -> None:
     case.run.enqueue("x")
     case.run.done(case.run.claim("x"))
@@ -63,7 +104,7 @@ def a_rolled_back_one_is_published(case: Case) -> None:
     (intent,) = case.find("enqueue", message_id=message_id)
     digests = {name: intent[name] for name in ("payload", "headers")}
     case.add("w1", "publish_start", **about, **digests, queue="undone", attempt=1, owner="w1")
-    case.add("w1", "publish_end", **about, result="delivered")
+    case.add("w1", "publish_end", **about, result="retryable")
 
 
 @planted("I6")

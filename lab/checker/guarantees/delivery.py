@@ -22,6 +22,7 @@ def i1(evidence: Evidence) -> Finding:
     for change in evidence.last.values():
         _fate(evidence, change, found)
     _closed_by_its_own_publish(evidence, found)
+    _acknowledged_in_time(evidence, found)
     if evidence.clock.is_known and evidence.history.phase("drained") is not None:
         _left_lying(evidence, found)
     return found
@@ -42,18 +43,34 @@ def _fate(evidence: Evidence, change: Change[State], found: Finding) -> None:
     """Judge where a row stands at the end."""
     if change.new is None:
         found.seen["purged"] += 1
+        if change.old is not None:  # of a TRUNCATE nothing is known
+            _arrived_in_time(evidence, change.id, change.old, found)
         return  # what may be deleted is I16's
     state, row_id = change.new, change.id
     if evidence.tables.rows.get(row_id) != state:
         found.violated(f"message {row_id} is not in the outbox as its last change left it: {state.status}")
         return
     found.seen[state.outcome if state.status == "done" and state.outcome else state.status] += 1
-    if state.outcome == "delivered" and not evidence.accepted_ids[state.message_id]:
-        found.violated(
-            f"message {row_id} ({state.message_id}) is done as delivered, and the receiver never had it"
-        )
+    _arrived_in_time(evidence, row_id, state, found)
     if state.status == "blocked" and not _stands_behind(evidence, row_id, state):
         found.violated(f"message {row_id} sleeps for ever: it is blocked, and nothing stands before it in its key")
+
+
+def _arrived_in_time(evidence: Evidence, row_id: int, state: State, found: Finding) -> None:
+    """What is done as delivered had arrived where it was to go by then, and was acknowledged.
+
+    (Of one that is to be verified it is enough that it arrived: its publisher asked the receiver for that.)
+    """
+    if state.outcome != "delivered":
+        return
+    arrived = evidence.arrivals(state.message_id, state.queue, but_withheld=state.recovery != "verify")
+    name = f"message {row_id} ({state.message_id}) is done as delivered"
+    if not arrived:
+        found.violated(f"{name}, and the receiver never had it")
+    elif evidence.clock.is_known and state.done_at is not None:
+        late = arrived[0].at - evidence.clock.mono(state.done_at)
+        if late > evidence.receivers_slack:
+            found.violated(f"{name}, and the receiver had it {late / 1e9:.3f} s later")
 
 
 def _stands_behind(evidence: Evidence, row_id: int, state: State) -> bool:
@@ -95,6 +112,19 @@ def _closed_by_its_own_publish(evidence: Evidence, found: Finding) -> None:
             continue
         if not any(publish.result == "delivered" for publish in evidence.publishes_of.get(step.change.id, ())):
             found.violated(f"message {step.change.id} was closed as delivered, and no publish of it was")
+
+
+def _acknowledged_in_time(evidence: Evidence, found: Finding) -> None:
+    """A publish was delivered where the receiver had the message by its end.
+
+    By which attempt is not asked: a receiver that knows its message again acknowledges a later one without a line.
+    """
+    for publish in evidence.publishes:
+        if publish.result != "delivered" or publish.end is None:
+            continue
+        arrived = evidence.arrivals(publish.message_id, publish.queue, but_withheld=True)
+        if not arrived or arrived[0].at > publish.end + evidence.receivers_slack:
+            found.violated(f"{publish} was told as delivered, and the receiver had not acknowledged it by then")
 
 
 def delivered_under(evidence: Evidence, step: Step, token: int) -> bool:
