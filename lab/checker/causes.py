@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.checker.evidence import NEVER, Evidence, Publish
+from lab.checker.evidence import LEAST_STARVED, NEVER, Evidence, Publish
 from lab.checker.history import Line
 from lab.checker.transitions import GIVE_BACK, HEARTBEAT, RECLAIM, RETRY, TAKES, Step
 from lab.checker.workers import hits, is_of_server
@@ -63,7 +63,6 @@ class Causes:
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._gone = {line["of"]: line.at for line in evidence.history.of("exit")}
         self._accepted: dict[tuple[str, int], list[Line]] = {}
         for line in evidence.accepted:
             self._accepted.setdefault((line["message_id"], line["token"]), []).append(line)
@@ -77,6 +76,11 @@ class Causes:
         if ended is None:
             return Repeat(before, after, None, "no change of the row ended it")
         return Repeat(before, after, self._cause(before, after, ended), f"then came: {ended.event}")
+
+    @property
+    def _late_start(self) -> int:
+        """Nanoseconds after the end of a lease at which a publish may seem to begin that began before it."""
+        return round((LEAST_STARVED + self._evidence.tolerance) * 1e9)
 
     def _ended(self, publish: Publish) -> Step | None:
         """Return the change that took the row from under a publish, or gave it back."""
@@ -193,19 +197,21 @@ class Causes:
 
     def _taken_over(self, publish: Publish, ended: Step) -> str | None:
         until = self._mono(ended)
-        cause = self._explaining(publish, until)
+        # One that was held up may begin only after the takeover.
+        cause = self._explaining(publish, until if until == NEVER else max(until, publish.start))
         if cause is not None:
             return cause
         lease_end = ended.old.lease_until
         if (
             lease_end is None
             or not self._evidence.clock.is_known
-            or self._gone.get(publish.process, NEVER) < until
+            or self._evidence.gone.get(publish.process, NEVER) < until
         ):
             return None
-        # Nothing was done to it, but the publish itself went on past the end of its lease.
-        went_on = publish.end is None or publish.end >= self._evidence.clock.mono(lease_end)
-        return RAN_OUT if went_on else None
+        # Nothing was done to it, but the publish itself went on past the end of its lease. (None begins after it.)
+        end = self._evidence.clock.mono(lease_end)
+        went_on = publish.end is None or publish.end >= end
+        return RAN_OUT if went_on and publish.start <= end + self._late_start else None
 
     def _explaining(self, publish: Publish, until: int) -> str | None:
         """Return what was done to the worker or the database between the claim and the takeover."""

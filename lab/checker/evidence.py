@@ -87,8 +87,9 @@ class Evidence:
         self.tolerance = float(campaign.get("tolerance", 0))
         """Seconds that a loaded machine may take longer than the specification says."""
         self.max_attempts = int(campaign["max_attempts"])
-        self.receivers_slack = round((1 + self.tolerance) * 1e9)
-        """Nanoseconds by which instants of a receiver may be wrong: it may note them by a clock that others set."""
+        self.slack = round((1 + self.tolerance) * 1e9)
+        """Nanoseconds by which instants of two clocks may be mistaken: the database's is compared on a machine
+        that may be busy, and a receiver may note its own by a clock that others set."""
 
     # --- rows ----------------------------------------------------------------------------------------------
 
@@ -156,18 +157,21 @@ class Evidence:
 
     # --- what limits were in force -------------------------------------------------------------------------
 
-    def limits_at(self, queue: str, at: int | None = None) -> set[int]:
+    def limits_at(self, queue: str, at: int | None = None, since: int | None = None) -> set[int]:
         """Return the limits of attempts that a worker may have had for a queue at an instant, or ever.
 
         A worker learns of a change within a poll; a statement may be that old besides. One that was frozen or cut
         off goes on with what it knew before.
+
+        Args:
+            since: from when on it may have known them, where it kept what it knew.
         """
         changes = self._settings_of.get(queue, [])
         if at is None:
             if queue not in self._limits:
                 self._limits[queue] = {self.max_attempts, *(self._limit(each.max_attempts) for each in changes)}
             return self._limits[queue]
-        known = bisect.bisect(changes, self._known_since(at), key=lambda each: each.at)
+        known = bisect.bisect(changes, self._known_since(at if since is None else since), key=lambda each: each.at)
         so_far = bisect.bisect(changes, at, key=lambda each: each.at)
         found = {self._limit(each.max_attempts) for each in changes[max(0, known - 1) : so_far]}
         return found if known else found | {self.max_attempts}
@@ -262,6 +266,16 @@ class Evidence:
     def enqueued(self) -> dict[str, Line]:
         """What producers set out to enqueue."""
         return {line["message_id"]: line for line in self.history.of("enqueue")}
+
+    @cached_property
+    def enqueued_from(self) -> dict[str, int]:
+        """When producers first set out to enqueue each message."""
+        return {line["message_id"]: line.at for line in reversed(self.history.of("enqueue"))}
+
+    @cached_property
+    def gone(self) -> dict[str, int]:
+        """When each process was seen to have ended."""
+        return {line["of"]: line.at for line in self.history.of("exit")}
 
     @cached_property
     def rolled_back(self) -> set[str]:

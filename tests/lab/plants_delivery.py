@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.lab.case import Case, planted
+from tests.lab.small_run import OUTBOX
 
 WITHOUT_TRIGGER = (
     "ALTER TABLE outbox DISABLE TRIGGER USER; DELETE FROM outbox WHERE id = {};"
@@ -50,7 +51,7 @@ def a_publish_is_told_as_delivered_and_was_never_acknowledged(case: Case) -> Non
     held = case.run.claim("x")
     case.run.publish(held, arrives=False)
     case.run.done(held)
-    about = {"message_id": case.run.message_ids[row_id], "token": 1, "queue": "x"}
+    about: dict[str, Any] = {"message_id": case.run.message_ids[row_id], "token": 1, "queue": "x"}
     (start,) = case.played("publish_start")
     case.add("receiver", "accepted", **about, payload=start["payload"], acknowledged=False)
 
@@ -72,6 +73,28 @@ def an_event_never_arrives_at_one_of_its_destinations(case: Case) -> None:
     held = case.run.claim("y")
     case.run.publish(held, arrives=False)
     case.run.done(held)
+
+
+@planted("I1")
+def a_delivered_one_is_buried(case: Case) -> None:
+    case.run.enqueue("x")
+    held = case.run.claim("x")
+    case.run.publish(held)
+    OUTBOX.mark_dead(case.db, held, "never")
+
+
+@planted("I1")
+def a_failed_one_is_buried_for_good(case: Case) -> None:
+    case.run.enqueue("x")
+    held = case.run.claim("x")
+    case.run.publish(held, result="retryable", arrives=False)
+    OUTBOX.mark_dead(case.db, held, "never")
+
+
+@planted("I1")
+def one_is_buried_that_nobody_published(case: Case) -> None:
+    case.run.enqueue("x")
+    OUTBOX.mark_dead(case.db, case.run.claim("x"), "never")
 
 
 @planted("I1")
@@ -105,6 +128,18 @@ def a_rolled_back_one_is_published(case: Case) -> None:
     digests = {name: intent[name] for name in ("payload", "headers")}
     case.add("w1", "publish_start", **about, **digests, queue="undone", attempt=1, owner="w1")
     case.add("w1", "publish_end", **about, result="retryable")
+
+
+@planted("I6")
+def one_is_published_before_it_is_enqueued(case: Case) -> None:
+    (start,) = case.find("publish_start", message_id=case.of("late"))
+    case.change(case.find("enqueue", message_id=case.of("late")), at=start.at + 1)
+
+
+@planted("I6")
+def one_arrives_before_it_is_enqueued(case: Case) -> None:
+    (intent,) = case.find("enqueue", message_id=case.of("late"))
+    case.change(case.find("accepted", message_id=case.of("late")), at=intent.at - 3_000_000_000)
 
 
 @planted("I6")

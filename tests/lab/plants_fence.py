@@ -195,6 +195,46 @@ def one_is_exhausted_before_its_limit(case: Case) -> None:
     case.sql(f"UPDATE outbox SET {BURIED}, outcome = 'exhausted', lease_version = 1 WHERE id = %s", row_id)
 
 
+@planted("I7")
+def one_is_called_exhausted_after_its_first_attempt(case: Case) -> None:
+    case.run.enqueue("x", bad="failing")
+    case.run.publish(case.run.claim("x"), result="retryable", arrives=False)
+    case.sql(f"UPDATE outbox SET {BURIED}, outcome = 'exhausted' WHERE queue = 'x'")
+
+
+@planted("I7")
+def one_is_reaped_after_its_first_attempt(case: Case) -> None:
+    case.run.enqueue("x", bad="failing")
+    held = case.run.claim("x")
+    case.run.publish(held, result=None)
+    case.run.until_expired(held)
+    case.sql(f"UPDATE outbox SET {BURIED}, outcome = 'crashed', lease_version = 2 WHERE queue = 'x'")
+
+
+@planted("I9", "I1", "I15")
+def one_is_published_for_another_queue(case: Case) -> None:
+    case.change(case.find("publish_start", message_id=case.of("late")), queue="elsewhere")
+
+
+@planted("I9")
+def one_is_published_as_another_attempt(case: Case) -> None:
+    case.change(case.find("publish_start", message_id=case.of("late")), attempt=2)
+
+
+@planted("I9")
+def a_process_that_has_ended_publishes(case: Case) -> None:
+    (start,) = case.find("publish_start", message_id=case.of("killed"), token=1)
+    case.change(case.find("exit", of="killed"), at=start.at - 1)
+
+
+@planted("I9")
+def one_is_published_before_it_is_claimed(case: Case) -> None:
+    (start,) = case.find("publish_start", message_id=case.of("late"))
+    case.change([start], at=start.at - 3_000_000_000)
+    (intent,) = case.find("enqueue", message_id=case.of("late"))
+    case.change([intent], at=intent.at - 3_000_000_000)
+
+
 @planted("I9")
 def a_claim_keeps_the_token(case: Case) -> None:
     (row_id,) = case.run.enqueue("x")
@@ -209,14 +249,14 @@ def a_live_lease_is_taken(case: Case) -> None:
     case.take(row_id, reclaims=1)
 
 
-@planted("I9")
+@planted("I9", "I7")
 def a_live_lease_is_reaped(case: Case) -> None:
     (row_id,) = case.run.enqueue("x", bad="slow")
     case.run.claim("x", lease=1.0)
     case.sql(f"UPDATE outbox SET {BURIED}, outcome = 'crashed', lease_version = 2 WHERE id = %s", row_id)
 
 
-@planted("I9")
+@planted("I9", "I7")
 def a_reaper_keeps_the_token(case: Case) -> None:
     (row_id,) = case.run.enqueue("x", bad="slow")
     case.run.until_expired(case.run.claim("x"))

@@ -52,6 +52,16 @@ def a_worker_lost_its_lease_for_no_reason(case: Case) -> None:
 
 
 @planted("I15")
+def a_worker_publishes_long_after_its_lease(case: Case) -> None:
+    case.run.enqueue("x")
+    held = case.run.claim("x")
+    case.run.until_expired(held)
+    case.run.deliver("x", "w2")
+    case.run.one("SELECT pg_sleep(0.3)")
+    case.run.publish(held)
+
+
+@planted("I15")
 def a_failure_arrived_for_no_reason(case: Case) -> None:
     case.change(case.find("accepted", acknowledged=False), acknowledged=True)
 

@@ -190,6 +190,15 @@ def test_a_lease_that_runs_out_under_a_publish_is_a_cause_unless_its_process_had
     assert cause(taken_over(), endless, AGAIN, gone) is None
 
 
+def test_a_publish_that_begins_after_its_lease_is_explained_by_what_held_its_worker_up_only() -> None:
+    late = published(1, "w1", 12.5, 12.7, "cancelled")
+    assert cause(taken_over(), late, AGAIN) is None
+    assert cause(taken_over(), published(1, "w1", 10.9, 12.7, "cancelled"), AGAIN) == causes.RAN_OUT
+    assert cause(taken_over(), late, AGAIN, fault("sigstop", "w1", 10.5, 12.4)) == causes.FROZEN
+    blocked = fault("loop_blocked", "w1", 12.2, 12.4)  # between its last look at its lease and the publish
+    assert cause(taken_over(), late, AGAIN, blocked) == causes.LOOP_BLOCKED
+
+
 @pytest.mark.parametrize(
     ("result", "end", "disturbance", "named"),
     [

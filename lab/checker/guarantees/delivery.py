@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from lab.checker.evidence import Evidence
+from collections.abc import Iterator
+
+from lab.checker.evidence import Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.history import Line
 from lab.checker.intervals import longest
 from lab.checker.tables import Change, State
-from lab.checker.transitions import INSERT, Step
+from lab.checker.transitions import BURY, INSERT, Step
 from lab.checker.workers import Workers, head_since
 
 
@@ -23,6 +25,7 @@ def i1(evidence: Evidence) -> Finding:
         _fate(evidence, change, found)
     _closed_by_its_own_publish(evidence, found)
     _acknowledged_in_time(evidence, found)
+    _died_of_its_own_publish(evidence, found)
     if evidence.clock.is_known and evidence.history.phase("drained") is not None:
         _left_lying(evidence, found)
     return found
@@ -69,7 +72,7 @@ def _arrived_in_time(evidence: Evidence, row_id: int, state: State, found: Findi
         found.violated(f"{name}, and the receiver never had it")
     elif evidence.clock.is_known and state.done_at is not None:
         late = arrived[0].at - evidence.clock.mono(state.done_at)
-        if late > evidence.receivers_slack:
+        if late > evidence.slack:
             found.violated(f"{name}, and the receiver had it {late / 1e9:.3f} s later")
 
 
@@ -123,8 +126,49 @@ def _acknowledged_in_time(evidence: Evidence, found: Finding) -> None:
         if publish.result != "delivered" or publish.end is None:
             continue
         arrived = evidence.arrivals(publish.message_id, publish.queue, but_withheld=True)
-        if not arrived or arrived[0].at > publish.end + evidence.receivers_slack:
+        if not arrived or arrived[0].at > publish.end + evidence.slack:
             found.violated(f"{publish} was told as delivered, and the receiver had not acknowledged it by then")
+
+
+def _died_of_its_own_publish(evidence: Evidence, found: Finding) -> None:
+    """Its holder does not bury what it was told is delivered, and calls permanent what its publish called so."""
+    for step in evidence.steps:
+        if step.event != BURY:
+            continue
+        publishes = list(_publishes_under_its_claim(evidence, step))
+        results = [publish.result for publish in publishes]
+        if step.new.outcome == "permanent" and "permanent" not in results:
+            found.violated(f"message {step.change.id} is dead as permanent, and its publish ended as {results}")
+        elif any(_was_surely_delivered(evidence, publish) for publish in publishes):
+            found.violated(f"message {step.change.id} is dead ({step.new.outcome}), and its publish was delivered")
+
+
+def _was_surely_delivered(evidence: Evidence, publish: Publish) -> bool:
+    """Whether its worker knew that it is: it may have given up one that took long, and a thread ends all the same.
+
+    Of one before a lossy failover the claim may be lost, and its token handed out again.
+    """
+    if publish.result != "delivered" or publish.end is None or evidence.claim_was_lossy(publish.start):
+        return False
+    return publish.end - publish.start < evidence.publish_timeout * 0.8e9
+
+
+def _publishes_under_its_claim(evidence: Evidence, step: Step) -> Iterator[Publish]:
+    """Yield the publishes of a row's holder that were over when it wrote this.
+
+    (After a failover that lost commits another one may have had the same token before.)
+    """
+    claim = evidence.claims.get((step.change.id, step.old.token))
+    for publish in evidence.publishes_of.get(step.change.id, ()):
+        if publish.token != step.old.token or publish.message_id != step.old.message_id:
+            continue
+        if not evidence.clock.is_known or claim is None:
+            yield publish
+            continue
+        claimed, at = (evidence.clock.mono(each.change.statement_at) for each in (claim, step))
+        is_its_own = publish.owner == step.old.owner and publish.start > claimed - evidence.slack
+        if is_its_own and publish.end is not None and publish.end < at + evidence.slack:
+            yield publish
 
 
 def delivered_under(evidence: Evidence, step: Step, token: int) -> bool:
@@ -154,7 +198,18 @@ def i6(evidence: Evidence) -> Finding:
         known = message_id in evidence.ids_of and message_id not in undone
         if not known and not (evidence.was_lossy_after(at) and message_id not in evidence.rolled_back):
             found.violated(f"message {message_id} was published, and it never committed")
+    _nothing_before_its_enqueue(evidence, published, arrived, found)
     return found
+
+
+def _nothing_before_its_enqueue(
+    evidence: Evidence, published: dict[str, int], arrived: dict[str, int], found: Finding
+) -> None:
+    """Producers tell before they commit, so that nobody can have published a message earlier than that."""
+    for what, first, slack in (("published", published, 0), ("accepted", arrived, evidence.slack)):
+        for message_id, at in first.items():
+            if at < evidence.enqueued_from.get(message_id, at) - slack:
+                found.violated(f"message {message_id} was {what} before it was enqueued")
 
 
 def i11(evidence: Evidence) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from lab.checker.evidence import Evidence, Publish
+from lab.checker.evidence import NEVER, Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.guarantees.delivery import delivered_under
 from lab.checker.transitions import (
@@ -116,6 +116,8 @@ def i7(evidence: Evidence) -> Finding:
             found.violated(f"message {step.change.id}, change {step.change.n}: {new.attempts} attempts")
         if step.event in TAKES or step.event == OVER_LIMIT:
             _within_limit(evidence, step, found)
+        if step.event in (BURY, REAP):
+            _spent(evidence, step, found)
     for step, text in evidence.faults_of_steps("I7"):
         found.violated(f"message {step.change.id}, change {step.change.n}: {text}")
     return found
@@ -128,6 +130,19 @@ def _within_limit(evidence: Evidence, step: Step, found: Finding) -> None:
         found.violated(f"message {step.change.id}: attempt {step.new.attempts} of {max(limits)}")
     if step.event == OVER_LIMIT and step.old.attempts < min(limits):
         found.violated(f"message {step.change.id}: exhausted after {step.old.attempts} of {min(limits)} attempts")
+
+
+def _spent(evidence: Evidence, step: Step, found: Finding) -> None:
+    """Who dies of its attempts had as many as some limit that was in force since it was claimed."""
+    verify_is_over = step.event == REAP and step.new.recovery == "verify"
+    if step.new.outcome not in ("exhausted", "crashed") and not verify_is_over:
+        return
+    at = step.change.statement_at
+    claim = evidence.claims.get((step.change.id, step.old.token))
+    limits = evidence.limits_at(step.new.queue, at, at if claim is None else claim.change.statement_at)
+    if step.old.attempts < min(limits):
+        spent = f"{step.old.attempts} of {min(limits)} attempts"
+        found.violated(f"message {step.change.id}: dead as {step.new.outcome} after {spent}")
 
 
 def i9(evidence: Evidence) -> Finding:
@@ -165,6 +180,22 @@ def _one_publish_a_token(evidence: Evidence, found: Finding) -> None:
             found.violated(f"{publish}: nobody was given that token")
         elif claim.new.owner != publish.owner:
             found.violated(f"{publish}: the token was given to {claim.new.owner}, not to {publish.owner}")
+        else:
+            _as_it_was_claimed(evidence, publish, claim, found)
+
+
+def _as_it_was_claimed(evidence: Evidence, publish: Publish, claim: Step, found: Finding) -> None:
+    """Who publishes does so after its claim and while it lives, and is told of the row what its claim made it."""
+    if publish.queue != claim.new.queue:
+        found.violated(f"{publish}: it is for {claim.new.queue}, and was published as one for {publish.queue}")
+    if publish.attempt != claim.new.attempts:
+        found.violated(f"{publish}: attempt {claim.new.attempts} was published as attempt {publish.attempt}")
+    if evidence.gone.get(publish.process, NEVER) < publish.start:
+        found.violated(f"{publish}: that process had ended by then")
+    if evidence.clock.is_known:
+        early = evidence.clock.mono(claim.change.statement_at) - publish.start
+        if early > evidence.slack:
+            found.violated(f"{publish}: it was published {early / 1e9:.3f} s before it was claimed")
 
 
 def i12(evidence: Evidence) -> Finding:
