@@ -337,6 +337,11 @@ class Evidence:
         """Whether a later failover may have lost what was committed at an instant."""
         return any(fault.end >= at for fault in self.lossy)
 
+    def was_lossy_between(self, one: int, other: int) -> bool:
+        """Whether a failover between two instants may have lost what was told as committed at the first."""
+        told = one - round(self.lease * 1e9)  # a line may be written some time after the answer
+        return any(fault.end >= told and fault.begin <= other for fault in self.lossy)
+
     def claim_was_lossy(self, at: int) -> bool:
         """Whether a failover may have lost the claim under which something began: leases outlast it."""
         return self.was_lossy_after(at - round(self.lease * 1e9))

@@ -39,10 +39,20 @@ def j1(evidence: Evidence) -> Finding:
     for job_id in sorted({line["job_id"] for line in history.of("job_start")} & undone):
         found.violated(f"job {job_id} was rolled back, and ran")
     last = {step.change.id: step for step in steps}
+    for row_id in sorted(evidence.tables.job_rows.keys() - last.keys()):
+        found.violated(f"job {row_id} stands in the queue, and no change tells how it came there")
+    _nothing_before_its_enqueue(evidence, found)
     for row_id, step in last.items():
         if step.event != DELETE and evidence.tables.job_rows.get(row_id) != step.new:
             found.violated(f"job {row_id} is not in the queue as its last change left it: {step.new.status}")
     return found
+
+
+def _nothing_before_its_enqueue(evidence: Evidence, found: Finding) -> None:
+    enqueued = {line["job_id"]: line.at for line in reversed(evidence.history.of("job_enqueue"))}
+    for line in evidence.history.of("job_start"):
+        if line.at < enqueued.get(line["job_id"], line.at):
+            found.violated(f"job {line['job_id']} was started before it was enqueued")
 
 
 def j2(evidence: Evidence) -> Finding:
@@ -99,8 +109,11 @@ def j4(evidence: Evidence) -> Finding:
         # (A failover that lost commits hands ids out again.)
         if (first := seen.setdefault(place, line)) is not line and not evidence.claim_was_lossy(first.at):
             found.violated(f"job {line['id']} was started twice under fence {line['fence']}")
-        is_other = owners.get(place, line["owner"]) != line["owner"]
-        if is_other and not evidence.claim_was_lossy(line.at):  # (It may have taken back whose claim it was.)
+        if evidence.claim_was_lossy(line.at):
+            continue  # it may have taken back whose claim it was
+        if place not in owners:
+            found.violated(f"job {line['id']} was started under fence {line['fence']}, which no claim gave")
+        elif owners[place] != line["owner"]:
             found.violated(f"job {line['id']}: {line['owner']} ran it under the fence of {owners[place]}")
     return found
 

@@ -20,6 +20,14 @@ def a_row_is_gone_behind_everybody(case: Case) -> None:
 
 
 @planted("I1")
+def a_row_came_behind_everybody(case: Case) -> None:
+    case.sql(
+        "ALTER TABLE outbox DISABLE TRIGGER USER; INSERT INTO outbox (queue, event_type, payload)"
+        " VALUES ('x', 'order.created', '{}'); ALTER TABLE outbox ENABLE TRIGGER USER"
+    )
+
+
+@planted("I1")
 def an_acknowledged_commit_is_gone(case: Case) -> None:
     case.add("producer", "commit", message_ids=[str(uuid4())])
 
@@ -143,6 +151,30 @@ def one_arrives_before_it_is_enqueued(case: Case) -> None:
 
 
 @planted("I6")
+def a_rolled_back_one_has_an_effect(case: Case) -> None:
+    _take_effect(case, case.of("undone"))
+
+
+@planted("I6")
+def something_has_an_effect_that_nobody_enqueued(case: Case) -> None:
+    _take_effect(case, str(uuid4()))
+
+
+def _take_effect(case: Case, message_id: str) -> None:
+    case.sql("INSERT INTO lab.effect (consumer, message_id, token) VALUES ('billing', %s, 1)", message_id)
+    case.sql("INSERT INTO outbox_inbox (consumer, message_id) VALUES ('billing', %s)", message_id)
+    case.add("consumer", "inbox", consumer="billing", message_id=message_id, token=1, result="accepted")
+
+
+@planted("I6")
+def one_that_was_cleaned_up_is_written_anew(case: Case) -> None:
+    case.sql(
+        "INSERT INTO outbox (message_id, queue, event_type, payload) VALUES (%s, 'plain', 'order.created', %s)",
+        *(case.of("plain"), '{"of":"plain"}'),
+    )
+
+
+@planted("I6")
 def a_rolled_back_one_arrives(case: Case) -> None:
     (intent,) = case.find("enqueue", message_id=case.of("undone"))
     case.add("receiver", "accepted", message_id=intent["message_id"], token=1, payload=intent["payload"])
@@ -199,6 +231,22 @@ def an_acknowledged_effect_is_gone(case: Case) -> None:
 @planted("I8")
 def a_newer_token_is_refused(case: Case) -> None:
     case.change(case.find("inbox", result="stale"), token=7)
+
+
+@planted("I8")
+def an_effect_is_told_as_new_twice(case: Case) -> None:
+    case.again(case.find("inbox", result="accepted"))
+
+
+@planted("I8")
+def a_repeat_is_told_of_what_had_no_effect(case: Case) -> None:
+    case.add("consumer", "inbox", consumer="billing", message_id=case.of("late"), token=1, result="repeat")
+
+
+@planted("I11")
+def one_is_enqueued_with_two_contents(case: Case) -> None:
+    (line,) = case.find("enqueue", message_id=case.of("late"))
+    case.add(line.process, "enqueue", at=line.at - 1, **line.fields | {"payload": "0"})
 
 
 @planted("I11")

@@ -121,7 +121,21 @@ def a_job_is_gone(case: Case) -> None:
     )
 
 
-@planted("J1", "J3")
+@planted("J1")
+def a_job_came_behind_everybody(case: Case) -> None:
+    case.sql(
+        "ALTER TABLE outbox_job DISABLE TRIGGER USER; INSERT INTO outbox_job (task) VALUES ('plain');"
+        "ALTER TABLE outbox_job ENABLE TRIGGER USER"
+    )
+
+
+@planted("J1")
+def a_job_is_started_before_it_is_enqueued(case: Case) -> None:
+    (start, *_) = case.find("job_start", id=case.marks["job plain"][0])
+    case.change(case.find("job_enqueue", job_id=start["job_id"]), at=start.at + 1)
+
+
+@planted("J1", "J3", "J4")
 def a_rolled_back_job_runs(case: Case) -> None:
     (line,) = case.find("job_rollback")
     about: dict[str, Any] = {"job_id": line["job_ids"][0], "id": 9999, "fence": 1, "attempt": 1}
@@ -176,6 +190,11 @@ def a_live_job_is_taken_back(case: Case) -> None:
 @planted("J4")
 def a_job_runs_twice_under_one_fence(case: Case) -> None:
     case.again(case.find("job_start", id=case.marks["job lost"][0], fence=2))
+
+
+@planted("J4")
+def a_job_runs_under_a_fence_that_no_claim_gave(case: Case) -> None:
+    case.change(case.find("job_start", id=case.marks["job lost"][0], fence=1), fence=7)
 
 
 @planted("J5")

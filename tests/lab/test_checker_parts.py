@@ -13,6 +13,7 @@ from lab.checker.__main__ import main
 from lab.checker.evidence import Clock, Evidence, Publish
 from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i7
+from lab.checker.guarantees.inbox import i8
 from lab.checker.guarantees.neighbours import i13
 from lab.checker.guarantees.order import i4
 from lab.checker.guarantees.transactions import i14
@@ -432,6 +433,32 @@ def test_what_was_not_seen_is_not_held() -> None:
     assert verdict.is_clean
     assert {finding.verdict for finding in verdict.findings} == {"not seen"}
     assert "not seen, so nothing is said of them: table, I1, I2" in verdict.as_text()
+
+
+def test_what_has_no_partner_to_be_compared_with_is_not_held() -> None:
+    row = taken_over()
+    line_of_it = line(3, "r", "accepted", message_id="m", token=1, payload="")
+    told = [
+        line(0.5, "p", "enqueue", message_id="m", queue="q", ordering_key=None, payload="", headers="", bad="slow")
+    ]
+    worker = [line(0, "c", "start", of="w1", pid=1, role="worker", owner="w1"), line(0, "w1", "ready")]
+    publish = [*published(1, "w1", 2, 3, "delivered"), line_of_it]
+    unknown = judge(evidence_of(Tables(row.changes), publish))
+    known = judge(evidence_of(Tables(row.changes), publish, told, worker))
+    for name in ("I10", "I11", "I13"):
+        assert (name, unknown[name].judged) == (name, 0)
+        assert known[name].judged
+
+
+def test_a_consumer_is_told_that_a_message_is_new_again_where_a_lossy_failover_took_its_effect_back() -> None:
+    tables = Tables(effects=[("c", "m", 1)], inbox={("c", "m")})
+    told = [
+        line(second, "c", "inbox", consumer="c", message_id="m", token=1, result="accepted") for second in (2, 20)
+    ]
+    assert i8(evidence_of(tables, told, LOSSY)).violations == []
+    assert i8(evidence_of(tables, told)).violations == ["message m: c was told twice that it is new"]
+    late = fault("failover_lossy", "server", 21, 22)
+    assert i8(evidence_of(tables, told, late)).violations
 
 
 def test_publishes_without_an_end_have_none() -> None:

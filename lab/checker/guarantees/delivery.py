@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from lab.checker.evidence import Evidence, Publish
@@ -23,6 +24,8 @@ def i1(evidence: Evidence) -> Finding:
     _acknowledged_commits(evidence, found)
     for change in evidence.last.values():
         _fate(evidence, change, found)
+    for row_id in sorted(evidence.tables.rows.keys() - evidence.last.keys()):
+        found.violated(f"message {row_id} stands in the outbox, and no change tells how it came there")
     _closed_by_its_own_publish(evidence, found)
     _acknowledged_in_time(evidence, found)
     _died_of_its_own_publish(evidence, found)
@@ -46,6 +49,8 @@ def _fate(evidence: Evidence, change: Change[State], found: Finding) -> None:
     """Judge where a row stands at the end."""
     if change.new is None:
         found.seen["purged"] += 1
+        if change.id in evidence.tables.rows:
+            found.violated(f"message {change.id} was deleted, and stands in the outbox")
         if change.old is not None:  # of a TRUNCATE nothing is known
             _arrived_in_time(evidence, change.id, change.old, found)
         return  # what may be deleted is I16's
@@ -199,7 +204,28 @@ def i6(evidence: Evidence) -> Finding:
         if not known and not (evidence.was_lossy_after(at) and message_id not in evidence.rolled_back):
             found.violated(f"message {message_id} was published, and it never committed")
     _nothing_before_its_enqueue(evidence, published, arrived, found)
+    _written_as_often_as_enqueued(evidence, found)
+    _effects_of_what_committed(evidence, undone, found)
     return found
+
+
+def _written_as_often_as_enqueued(evidence: Evidence, found: Finding) -> None:
+    """A message stands in a queue once for each time that its producer said so, at most."""
+    told = Counter(line["message_id"] for line in evidence.history.of("enqueue"))
+    written = Counter((step.new.message_id, step.new.queue) for step in evidence.steps if step.event == INSERT)
+    for (message_id, queue), count in written.items():
+        if count > max(1, told[message_id]):
+            found.violated(f"message {message_id} was written {count} times for {queue}, and enqueued once")
+
+
+def _effects_of_what_committed(evidence: Evidence, undone: set[str], found: Finding) -> None:
+    """Consumers have effects of messages only that committed. (A lossy failover may take one back afterwards.)"""
+    known = (evidence.ids_of.keys() | evidence.tables.business.keys()) - undone
+    if evidence.lossy:
+        known |= evidence.enqueued.keys() - evidence.rolled_back
+    for consumer, message_id, _ in evidence.tables.effects:
+        if message_id not in known:
+            found.violated(f"message {message_id} had an effect of {consumer}, and it never committed")
 
 
 def _nothing_before_its_enqueue(
@@ -217,13 +243,14 @@ def i11(evidence: Evidence) -> Finding:
     found = Finding("I11", "payload and headers arrive byte for byte, or were refused")
     refused = {line["message_id"] for line in evidence.history.of("refused")}
     found.seen["refused at enqueue"] = len(refused)
+    _enqueued_as_one(evidence, found)
     for step in evidence.steps:
         if step.event == INSERT:
             _same(evidence, step.new.message_id, "stored payload", step.change.payload, "payload", found)
         elif step.change.is_altered:
             found.violated(f"message {step.change.id}: somebody changed what is to be delivered")
     for publish in evidence.publishes:
-        found.judged += 1
+        _count(evidence, publish.message_id, found)
         for name, given in (("payload", publish.payload), ("headers", publish.headers)):
             _same(
                 evidence, publish.message_id, f"{name} published under token {publish.token}", given, name, found
@@ -233,8 +260,25 @@ def i11(evidence: Evidence) -> Finding:
     return found
 
 
+def _count(evidence: Evidence, message_id: str, found: Finding) -> None:
+    """Count what can be compared with the producer's; nothing is known of anything else."""
+    is_told = message_id in evidence.enqueued
+    found.judged += is_told
+    found.seen["without a producer's line"] += not is_told
+
+
+def _enqueued_as_one(evidence: Evidence, found: Finding) -> None:
+    """Nobody enqueues one message with two contents, unless a rollback took the first."""
+    first: dict[str, Line] = {}
+    for line in evidence.history.of("enqueue"):
+        before = first.setdefault(line["message_id"], line)
+        is_other = any(line[name] != before[name] for name in ("payload", "headers"))
+        if is_other and line["message_id"] not in evidence.rolled_back:
+            found.violated(f"message {line['message_id']} was enqueued twice, with other content")
+
+
 def _arrived(evidence: Evidence, line: Line, found: Finding) -> None:
-    found.judged += 1
+    _count(evidence, line["message_id"], found)
     for name in ("payload", "headers"):
         if line.get(name) is not None:
             _same(evidence, line["message_id"], f"received {name}", line[name], name, found)

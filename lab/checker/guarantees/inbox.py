@@ -34,7 +34,24 @@ def i8(evidence: Evidence) -> Finding:
             found.violated(
                 f"message {place[1]}: {place[0]} was refused token {line['token']} as stale, after {newest[place]}"
             )
+    _new_once(evidence, found)
     return found
+
+
+def _new_once(evidence: Evidence, found: Finding) -> None:
+    """A message is new to a consumer once, and a repeat where there is an effect of it."""
+    effects = {(consumer, message_id) for consumer, message_id, _ in evidence.tables.effects}
+    accepted: dict[tuple[str, str], int] = {}
+    for line in evidence.history.of("inbox"):
+        consumer, message_id = line["consumer"], line["message_id"]
+        if line["result"] == "accepted":
+            before = accepted.get((consumer, message_id))
+            if before is not None and not evidence.was_lossy_between(before, line.at):
+                found.violated(f"message {message_id}: {consumer} was told twice that it is new")
+            accepted[consumer, message_id] = line.at
+        is_baseless = line["result"] == "repeat" and (consumer, message_id) not in effects
+        if is_baseless and not evidence.was_lossy_after(line.at):
+            found.violated(f"message {message_id}: {consumer} was told of a repeat, and has no effect of it")
 
 
 NOTHING = 2**63

@@ -20,7 +20,8 @@ def i13(evidence: Evidence) -> Finding:
         "I13", "bad messages delay others by a publish time-out at most, and cost nobody else's attempts"
     )
     workers = Workers(evidence)
-    found.judged = sum(workers.is_bad(message_id) for message_id in evidence.ids_of)
+    if workers.all:  # where nobody is known to work, nobody can be kept from it
+        found.judged = sum(workers.is_bad(message_id) for message_id in evidence.ids_of)
     _no_neighbour_died(evidence, workers, found)
     for fault in evidence.faults:
         if fault.fault == "poison":

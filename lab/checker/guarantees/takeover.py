@@ -25,7 +25,7 @@ def i10(evidence: Evidence) -> Finding:
     workers = Workers(evidence)
     first = head_since(evidence)
     for held, ended in _expired(evidence):
-        found.judged += 1
+        found.judged += bool(workers.all)  # where nobody is known to work, nobody can be late
         found.seen["found expired"] += 1 if ended is None else 0
         found.seen["taken over"] += ended is not None and ended.event == RECLAIM
         found.seen["reaped"] += ended is not None and ended.event == REAP
