@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.checker.fields import misfits
+
 NEEDED: dict[str, tuple[str, ...]] = {
     "campaign": ("lease", "publish_timeout", "poll", "grace", "max_attempts"),
     "phase": ("name",),
@@ -114,12 +116,12 @@ def _lines_of(file: Path) -> Iterator[Line]:
             continue
         try:
             yield parsed(json.loads(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise HistoryError(f"{file.name}, line {number}: {error}") from error
 
 
 def parsed(found: Any) -> Line:
-    """Return a line that has all it needs.
+    """Return a line that has all it needs, each field of its type.
 
     Raises:
         HistoryError: it has not.
@@ -133,5 +135,7 @@ def parsed(found: Any) -> Line:
     missing += [name for name in NEEDED.get(str(kind), ()) if name not in found]
     if missing:
         raise HistoryError(f"{kind} without {', '.join(missing)}")
+    if wrong := misfits(str(kind), found):
+        raise HistoryError(f"{kind}: {'; '.join(wrong)}")
     rest = {name: value for name, value in found.items() if name not in ("at", "process", "kind")}
-    return Line(int(found["at"]), str(found["process"]), str(kind), rest)
+    return Line(found["at"], found["process"], str(kind), rest)

@@ -38,7 +38,12 @@ class Verdict:
     @property
     def is_clean(self) -> bool:
         """Whether nothing is violated; what was not seen is not held either, and is said."""
-        return not any(finding.violations for finding in self.findings)
+        return not self.is_empty and not any(finding.violations for finding in self.findings)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to be judged at all: such a run is not clean."""
+        return not any(finding.judged or finding.violations for finding in self.findings)
 
     def violated(self) -> set[str]:
         """Return the names of the guarantees that are violated."""
@@ -68,7 +73,7 @@ class Verdict:
         count = sum(len(finding.violations) for finding in self.findings)
         unseen = [finding.name for finding in self.findings if finding.verdict == "not seen"]
         lines.append("")
-        lines.append(f"{count} violations" if count else "no violation")
+        lines.append(f"{count} violations" if count else "nothing was judged" if self.is_empty else "no violation")
         if unseen:
             lines.append(f"not seen, so nothing is said of them: {', '.join(unseen)}")
         return "\n".join(lines)

@@ -11,9 +11,10 @@ from pathlib import Path
 import lab.checker
 import pytest
 from lab.checker.__main__ import main
+from lab.checker.evidence import Evidence
 from lab.checker.history import read_lines
 from lab.checker.tables import read_tables
-from lab.checker.verdict import RULES
+from lab.checker.verdict import RULES, Verdict
 
 import tests.lab.plants_delivery
 import tests.lab.plants_fence
@@ -93,3 +94,27 @@ def test_the_command_tells_a_clean_run_from_a_violated_one(
     assert "I8     violated" in capsys.readouterr().out
     assert main([*arguments, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["clean"] is False
+
+
+def test_the_command_does_not_call_a_run_clean_of_which_it_saw_nothing(
+    postgres18: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh_database(postgres18) as url:
+        run = SmallRun(url, tmp_path)
+        run.begin()
+        run.close()
+        assert main([str(tmp_path), "--database", url]) == 2
+    told = capsys.readouterr()
+    assert "nothing was judged" in told.out
+    assert "cannot judge: nothing that could have been a violation was seen" in told.err
+
+
+def test_the_command_tells_of_a_rule_that_fails_apart_from_a_violation(
+    told: Told, case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(evidence: Evidence) -> Verdict:
+        raise TypeError(f"{len(evidence.history)} lines and no idea")
+
+    monkeypatch.setattr("lab.checker.__main__.judge", fails)
+    assert main([str(told.run.folder), "--database", case.url]) == 2
+    assert "cannot judge: test_checker.py, line" in capsys.readouterr().err

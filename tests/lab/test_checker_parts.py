@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,68 @@ def test_a_line_that_a_kill_has_cut_short_is_passed_over(tmp_path: Path) -> None
 def test_a_history_that_is_not_one_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "w1.jsonl").write_text(text + "\n", encoding="utf-8")
     with pytest.raises(HistoryError, match=told):
+        read_lines(tmp_path)
+
+
+def fields_of(kind: str) -> dict[str, Any]:
+    """Return a line that is all right."""
+    digests = {"payload": "", "headers": ""}
+    about = {"message_id": "m", "id": 1, "token": 1}
+    fields: dict[str, dict[str, Any]] = {
+        "campaign": CAMPAIGN,
+        "clock": {"database": 1},
+        "commit": {"message_ids": ["m"]},
+        "accepted": {"message_id": "m", "token": 1, "payload": ""},
+        "publish_start": {**about, **digests, "queue": "q", "attempt": 1, "owner": "w1"},
+        "publish_end": {**about, "result": "delivered"},
+        "sample": {"open": [], "asked": 1},
+        "start": {"of": "w1", "pid": 1, "role": "worker"},
+        "inbox": {"consumer": "c", "message_id": "m", "token": None, "result": "unknown"},
+        "fault": {"fault_id": 1, "fault": "cut", "target": "w1"},
+        "ready": {},
+    }
+    return {"at": 1, "process": "w1", "kind": kind, **fields[kind]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "told"),
+    [
+        ("campaign", "lease", "abc", "campaign: lease is 'abc', not a number above 0"),
+        ("campaign", "lease", None, "not a number above 0"),
+        ("campaign", "lease", -5, "not a number above 0"),
+        ("campaign", "publish_timeout", float("inf"), "publish_timeout is inf"),
+        ("campaign", "max_attempts", 2.5, "not a whole number of at least 1"),
+        ("campaign", "lanes", [1], "not an object of objects of limits or null"),
+        ("campaign", "lanes", {"t": {"total": "x"}}, "not an object of objects of limits or null"),
+        ("commit", "message_ids", None, "message_ids is None, not a list, each a text"),
+        ("commit", "message_ids", "abc", "not a list"),
+        ("commit", "message_ids", [[1]], "each a text"),
+        ("accepted", "token", "1", "token is '1', not a whole number"),
+        ("accepted", "token", True, "not a whole number"),
+        ("accepted", "message_id", ["a"], "not a text"),
+        ("publish_start", "id", None, "not a whole number"),
+        ("publish_end", "result", "nonsense", "not one of delivered, retryable, defer"),
+        ("publish_end", "result", ["delivered"], "not one of delivered"),
+        ("sample", "asked", None, "not a whole number"),
+        ("sample", "open", [{}], "each an object with application, state and in_state_for"),
+        ("clock", "database", "x", "not a whole number"),
+        ("start", "role", "nonsense", "not one of worker, job_worker"),
+        ("start", "queues", 5, "not a list, each a text or null"),
+        ("fault", "target", ["a"], "not a text"),
+        ("ready", "at", float("inf"), "at is inf, not a whole number"),
+        ("ready", "at", None, "not a whole number"),
+        ("ready", "process", 5, "process is 5, not a text"),
+    ],
+)
+def test_fields_of_another_type_are_refused(kind: str, name: str, value: object, told: str) -> None:
+    assert parsed(fields_of(kind)).kind == kind
+    with pytest.raises(HistoryError, match=re.escape(told)):
+        parsed(fields_of(kind) | {name: value})
+
+
+def test_a_line_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w1.jsonl").write_text("[" * 200_000 + "\n", encoding="utf-8")
+    with pytest.raises(HistoryError, match=r"w1\.jsonl, line 1"):
         read_lines(tmp_path)
 
 
@@ -430,7 +493,9 @@ def test_attempts_are_held_to_the_limit_that_a_worker_may_have_known() -> None:
 
 def test_what_was_not_seen_is_not_held() -> None:
     verdict = judge(Evidence(History([line(0, "c", "campaign", **CAMPAIGN)]), Tables()))
-    assert verdict.is_clean
+    assert verdict.is_empty
+    assert not verdict.is_clean
+    assert "nothing was judged" in verdict.as_text()
     assert {finding.verdict for finding in verdict.findings} == {"not seen"}
     assert "not seen, so nothing is said of them: table, I1, I2" in verdict.as_text()
 
