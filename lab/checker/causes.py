@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.checker.evidence import LEAST_STARVED, NEVER, Evidence, Publish
+from lab.checker.evidence import NEVER, Evidence, Publish
 from lab.checker.history import Line
 from lab.checker.transitions import GIVE_BACK, HEARTBEAT, RECLAIM, RETRY, TAKES, Step
 from lab.checker.workers import hits, is_of_server
@@ -44,6 +44,9 @@ _BY_FAULT = {
 }
 """In the order in which they are believed, where several were done at once."""
 
+A_MISTAKE = 25_000_000
+"""Nanoseconds by which the two clocks are mistaken, where nothing keeps anybody from reading them."""
+
 RECEIVER_FAULTS = frozenset({"receiver_down", "receiver_cut"})
 
 
@@ -79,8 +82,11 @@ class Causes:
 
     @property
     def _late_start(self) -> int:
-        """Nanoseconds after the end of a lease at which a publish may seem to begin that began before it."""
-        return round((LEAST_STARVED + self._evidence.tolerance) * 1e9)
+        """Nanoseconds after the end of a lease at which a publish may seem to begin that began before it.
+
+        (Clocks may be mistaken by that much; for a worker that well knows its lease, its time-out lies between.)
+        """
+        return A_MISTAKE + round(self._evidence.tolerance * 1e9)
 
     def _ended(self, publish: Publish) -> Step | None:
         """Return the change that took the row from under a publish, or gave it back."""

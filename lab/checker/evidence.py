@@ -268,6 +268,15 @@ class Evidence:
         return {line["message_id"]: line for line in self.history.of("enqueue")}
 
     @cached_property
+    def stored(self) -> dict[str, str]:
+        """The digest of each message's payload, as it was inserted."""
+        return {
+            step.new.message_id: step.change.payload
+            for step in self.steps
+            if step.event == INSERT and step.change.payload is not None
+        }
+
+    @cached_property
     def enqueued_from(self) -> dict[str, int]:
         """When producers first set out to enqueue each message."""
         return {line["message_id"]: line.at for line in reversed(self.history.of("enqueue"))}

@@ -255,6 +255,12 @@ def a_payload_is_published_in_other_bytes(case: Case) -> None:
 
 
 @planted("I11")
+def a_payload_of_which_no_producer_tells_arrives_in_other_bytes(case: Case) -> None:
+    case.drop(case.find("enqueue", message_id=case.of("late")))
+    case.change(case.find("accepted", message_id=case.of("late")), payload="0")
+
+
+@planted("I11")
 def a_header_is_lost_on_an_attempt(case: Case) -> None:
     case.change(case.find("publish_start", message_id=case.of("killed"), token=2), headers="0")
 

@@ -57,7 +57,7 @@ def a_worker_publishes_long_after_its_lease(case: Case) -> None:
     held = case.run.claim("x")
     case.run.until_expired(held)
     case.run.deliver("x", "w2")
-    case.run.one("SELECT pg_sleep(0.3)")
+    case.run.one("SELECT pg_sleep(0.05)")
     case.run.publish(held)
 
 
@@ -106,6 +106,11 @@ def the_ledger_calls_a_lost_attempt_delivered(case: Case) -> None:
         " VALUES ('message', %s, '1', 'killed', 1, 'killed', now(), 'delivered')",
         case.marks["killed"][0],
     )
+
+
+@planted("ledger")
+def the_ledger_calls_a_delivered_attempt_failed(case: Case) -> None:
+    case.sql("UPDATE outbox_attempt SET result = 'failed' WHERE row_id = %s", case.marks["plain"][0])
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------

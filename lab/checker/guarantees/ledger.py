@@ -5,10 +5,14 @@ from __future__ import annotations
 from lab.checker.evidence import Evidence
 from lab.checker.finding import Finding
 from lab.checker.tables import Attempt
-from lab.checker.transitions import CLAIM
+from lab.checker.transitions import CLAIM, CLOSE
 
 ARRIVED = {"message": "delivered", "job": "completed"}
 """The results that only a publish, or a handler, of that very token may have had."""
+
+
+CLOSED = frozenset({*ARRIVED.values(), "verified", "expanded", None})
+"""What the ledger may say of an attempt whose row was closed; nothing, where its end was not written down."""
 
 
 def ledger(evidence: Evidence) -> Finding:
@@ -22,6 +26,8 @@ def ledger(evidence: Evidence) -> Finding:
         for line in evidence.history.of("job_end")
         if line["result"] == "completed"
     }
+    closed = {("message", step.change.id, step.old.token) for step in evidence.steps if step.event == CLOSE}
+    closed |= {("job", step.change.id, step.old.fence) for step in evidence.job_steps if step.event == CLOSE}
     for attempt in evidence.tables.attempts:
         found.judged += 1
         found.seen[attempt.result or "no end"] += 1
@@ -30,6 +36,8 @@ def ledger(evidence: Evidence) -> Finding:
             found.violated(f"{_name(attempt)}: the ledger has it, and there was no such claim")
         elif attempt.result == ARRIVED[attempt.kind] and place not in arrived:
             found.violated(f"{_name(attempt)}: the ledger says {attempt.result}, and nobody else does")
+        elif place in closed and attempt.result not in CLOSED:
+            found.violated(f"{_name(attempt)}: the ledger says {attempt.result}, and it closed its row")
     return found
 
 
