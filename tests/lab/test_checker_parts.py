@@ -12,6 +12,7 @@ import pytest
 from lab.checker import causes
 from lab.checker.__main__ import main
 from lab.checker.evidence import Clock, Evidence, Publish
+from lab.checker.guarantees.delivery import i1, i6
 from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i7
 from lab.checker.guarantees.inbox import i8
@@ -449,6 +450,49 @@ def test_a_job_may_run_under_a_claim_that_a_lossy_failover_took_back() -> None:
     assert j4(evidence_of(Tables(jobs=changes), starts, LOSSY)).violations == []
     told = ["job 1: w1 ran it under the fence of w2", "job 1 was started twice under fence 1"]
     assert j4(evidence_of(Tables(jobs=changes), starts)).violations == told
+
+
+def buried(outcome: str, second: float = 4) -> Row:
+    row = Row()
+    row.becomes(0)
+    row.claimed(1, "w1")
+    row.becomes(second, status="dead", lease_until=None, outcome=outcome, dead_at=1, available_at=FAR)
+    return row
+
+
+def arrived(second: float) -> list[Line]:
+    return [line(second, "r", "accepted", message_id="m", token=1, payload="")]
+
+
+def test_a_publish_that_ran_out_of_time_may_be_told_as_delivered_and_its_message_be_dead() -> None:
+    tables = Tables(buried("exhausted").changes)
+    told = ["message 1 is dead (exhausted), and its publish was delivered"]
+
+    def died(*groups: list[Line]) -> list[str]:
+        return [each for each in i1(evidence_of(tables, *groups)).violations if "is dead" in each]
+
+    assert died(published(1, "w1", 2, 2.5, "delivered"), arrived(2.4)) == told
+    assert died(published(1, "w1", 2, 3.9, "delivered"), arrived(3.8)) == []  # a thread ends after its time-out
+    assert died(published(1, "w1", 2, 2.5, "delivered"), arrived(2.4), LOSSY) == []  # of a claim that may be lost
+    assert died(published(1, "w9", 2, 2.5, "delivered"), arrived(2.4)) == []  # not by its holder: that is I9's
+
+
+def test_a_limit_that_was_in_force_at_the_claim_may_end_a_message() -> None:
+    limits = [QueueChange(0, "q", False, 1), QueueChange(1_500_000, "q", False, 3)]
+    late = [QueueChange(0, "q", False, 3), QueueChange(70_000_000, "q", False, 1)]
+    for second, queues, is_right in ((4, limits, True), (60, limits, True), (60, late, False), (71, late, True)):
+        tables = Tables(buried("exhausted", second).changes, queues=queues)
+        assert (i7(evidence_of(tables)).violations == []) is is_right, (second, queues)
+
+
+def test_an_effect_may_outlast_its_message_where_a_lossy_failover_took_that_back() -> None:
+    tables = Tables(effects=[("c", "m", 1)], inbox={("c", "m")})
+    told = [line(2, "p", "enqueue", message_id="m", queue="q", ordering_key=None, payload="", headers="")]
+    assert i6(evidence_of(tables, told, LOSSY)).violations == []
+    assert i6(evidence_of(tables, LOSSY)).violations  # nobody ever enqueued it
+    undone = [line(2.5, "p", "rollback", message_ids=["m"])]
+    assert i6(evidence_of(tables, told, undone, LOSSY)).violations
+    assert i6(evidence_of(tables, told)).violations
 
 
 # --- the state table -------------------------------------------------------------------------------------------
