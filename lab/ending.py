@@ -15,8 +15,10 @@ class Refused(Exception):
 
 
 class _ToldToEnd(KeyboardInterrupt):
-    """SIGTERM came. No SystemExit: Hypothesis takes that for a failing test, and a campaign
-    would seem to have held."""
+    """SIGTERM came.
+
+    No SystemExit: Hypothesis takes that for a failing test, and a campaign would seem to have held.
+    """
 
 
 def _told_to_end(*_: object) -> NoReturn:

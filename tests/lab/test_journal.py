@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import pytest
 from lab.conformance import __main__ as conformance
+from lab.conformance.campaign import Report, campaign
 from lab.conformance.fake import FakeStore
 from lab.ending import TOLD_TO_END, Refused
 from lab.journal import Journal
 from lab.simulator import slices
 from lab.simulator.__main__ import main as simulate
 
+from lab import ending
 from tests.runtime.box import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,3 +153,25 @@ def test_who_is_told_to_end_leaves_no_server_behind(tmp_path: Path, command: str
         wait_until(lambda: not servers(), "no server")
     finally:
         process.kill()
+
+
+def test_a_campaign_that_is_told_to_end_is_none_that_held() -> None:
+    # Found from outside: Hypothesis took the SystemExit for a failing test that fails no more when it is repeated.
+    told: list[int] = []
+
+    def end(report: Report) -> None:
+        if not told:
+            told.append(report.histories)
+            signal.raise_signal(signal.SIGTERM)
+
+    def run() -> int:
+        with closing(FakeStore()) as fake:
+            return campaign([fake], histories=50, seed_number=1, progress=end).disagreement is not None
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            ending.run(run)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == TOLD_TO_END
