@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 import psycopg
 
@@ -23,6 +23,11 @@ class FakeSession:
         self._transaction: Transaction | None = None
         self._running: Transaction | None = None
         self._has_failed = False
+
+    @property
+    def held(self) -> Collection[Hashable]:
+        """What its open transaction has locked."""
+        return () if self._transaction is None else self._transaction.held
 
     @property
     def in_transaction(self) -> bool:

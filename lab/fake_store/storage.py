@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 from uuid import UUID
 
@@ -91,6 +91,11 @@ class Transaction:
         if holder is self:
             self._held[what] = None
         return holder is self
+
+    @property
+    def held(self) -> Collection[Hashable]:
+        """What it has locked: a row by the name of its table and its key."""
+        return self._held.keys()
 
     def has_lock(self, what: Hashable) -> bool:
         """Tell whether a lock is ours."""

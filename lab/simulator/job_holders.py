@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.core.outcome import Verdict
 from fencepost.runtime.held import OVERDUE_SECONDS
-from lab.fake_store.rows import JobRow
+from lab.fake_store.rows import JOB, JobRow
 from lab.simulator.job_starts import NO_END, NO_TOLD_END, Lease, Start
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Holders:
     def _taken_in_time(self, row: JobRow) -> None:
         run = self._run
         ended = run.seconds_of(row.lease_expires_at or 0)
+        ended = max(ended, run.server.held_until.get((JOB.name, row.id), ended))
         late = run.world.now - ended
         if any(each.is_well_since(ended) for each in run.processes) and late > 1.0 + 1.2 * run.plan.poll:
             self._watch.violated("I10", f"job {row.id} was taken back {late:.2f} s after its lease had ended")

@@ -8,7 +8,7 @@ keeps the time limits that the shipped code sets: it ends statements, waits for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -41,6 +41,8 @@ class Server:
         """For what statements wait on."""
         self.down_until = 0.0
         self.sessions: list[ServerSession] = []
+        self.held_until: dict[Hashable, float] = {}
+        """Until when transactions that the server had to end had locked something, which nobody could take."""
 
     async def connect(self, process: Client, role: str) -> Connection:
         """Open a connection for a process."""
@@ -197,6 +199,8 @@ class ServerSession:
             self._transaction = world.call_later(self.limit("transaction"), self._too_long)
 
     def _too_long(self) -> None:
-        self.server.run.trace("server", "ends a transaction that takes too long", self.process.name, self.role)
+        run = self.server.run
+        run.trace("server", "ends a transaction that takes too long", self.process.name, self.role)
+        self.server.held_until.update(dict.fromkeys(self.store.held, run.world.now))
         self.end()
         self.tell_cut()

@@ -193,6 +193,7 @@ class RowWatch(Seen):
         if row.ordering_key is not None and self.keys[row.ordering_key][0] != row.id:
             return
         ended = run.seconds_of(row.lease_until or 0)
+        ended = max(ended, run.server.held_until.get((OUTBOX.name, row.id), ended))
         if (
             plan.breaker_failures
             or plan.rate

@@ -226,7 +226,8 @@ def claim_suspects(
     Args:
         queues: as for `claim`.
         max_reclaims: leave out rows that were taken over more often than this before.
-        spare_attempts: leave out expired rows with no more than this many attempts left besides this one.
+        spare_attempts: leave out expired rows that would have fewer attempts left than this after the one that it
+            begins.
     """
     names = yield from _a_few(catalog, queues)
     params = _claim_params(terms) | {
