@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -114,7 +115,11 @@ def _chaos(options: argparse.Namespace) -> int:
     if not _can_do(kinds, say):
         return 1
     folder = Path(tempfile.mkdtemp(prefix="fencepost-chaos-"))
-    outcome, verdict = _in_folder(folder, options, kinds, say)
+    try:
+        outcome, verdict = _in_folder(folder, options, kinds, say)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder)  # of a run that was broken off nothing can be said
+        raise
     told = report.as_dict(options.seed, options.minutes, outcome, verdict)
     if options.json:
         print(json.dumps(told, indent=2))
@@ -144,29 +149,26 @@ def _can_do(kinds: list[str], say: Any) -> bool:
 def _in_folder(
     folder: Path, options: argparse.Namespace, kinds: list[str], say: Any
 ) -> tuple[Outcome, dict[str, Any]]:
-    servers = Path(tempfile.mkdtemp(prefix="fencepost-chaos-servers-"))
-    servers.chmod(0o711)
     disk = SIZE_MB + round(DISK_MB_A_MINUTE * options.minutes) if "disk_full" in kinds else None
-    cluster = Cluster(servers, _bin_dir(options), disk=disk)
-    try:
+    with contextlib.ExitStack() as stack:
+        servers = Path(tempfile.mkdtemp(prefix="fencepost-chaos-servers-"))
+        stack.callback(shutil.rmtree, servers, ignore_errors=True)
+        servers.chmod(0o711)
+        cluster = Cluster(servers, _bin_dir(options), disk=disk)
+        stack.callback(cluster.close)
         if NEEDS_STANDBY & set(kinds):
             cluster.add_standby()
         broker = Broker(servers / "nats")
-        try:
+        with contextlib.closing(broker.server):
             crew = Crew.of(options.crew, sabotaged=options.sabotage)
             conductor = Conductor(folder, cluster, broker, options.seed, crew, say, patience=options.patience)
             outcome = conductor.run(options.minutes * 60, options.rate, kinds, covering=options.covering)
-        finally:
-            broker.server.close()
         verdict = judge(folder, cluster.primary.url)
         if options.keep or not report.is_clean(outcome, verdict):
             (folder / "postgres.log").write_text(cluster.log(), encoding="utf-8")
             if "error" not in verdict:  # the server may be why
                 keep_tables(folder, cluster.primary.url)
         return outcome, verdict
-    finally:
-        cluster.close()
-        shutil.rmtree(servers, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,13 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.server = NatsServer(folder)
-        self.server.start()
-        self.server.wait_until_it_listens()
-        self._ask(_make_stream)
+        try:
+            self.server.start()
+            self.server.wait_until_it_listens()
+            self._ask(_make_stream)
+        except BaseException:  # told to end, for example
+            self.server.close()
+            raise
 
     @property
     def port(self) -> int:

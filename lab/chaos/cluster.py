@@ -55,9 +55,14 @@ class Cluster:
         self._folder, self._bin_dir, self._disk = folder, bin_dir, disk
         self._made = 0
         self._mounts: dict[Path, contextlib.ExitStack] = {}
+        self._servers: list[PostgresServer] = []
         self.standby: PostgresServer | None = None
-        self.primary = self._new_server()
-        self.primary.start()
+        try:
+            self.primary = self._new_server()
+            self.primary.start()
+        except BaseException:  # told to end, for example
+            self.close()
+            raise
 
     # --- connections ------------------------------------------------------------------------------------
 
@@ -101,7 +106,7 @@ class Cluster:
         status, printed = run(argv, account=account, cwd=cluster, timeout=60)
         if status != 0:
             raise ClusterError(f"pg_basebackup: {printed}")
-        standby = PostgresServer.create_or_open(place, bin_dir=self._bin_dir, settings=SETTINGS)
+        standby = self._server_in(place)
         standby.start()
         self.reload("RESET synchronous_standby_names", server=standby)
         self.standby = standby
@@ -141,6 +146,7 @@ class Cluster:
         if self.tell("SELECT pg_promote(true, 30)", new) != [(True,)]:
             raise ClusterError("the standby was not promoted")
         self.primary, self.standby = new, None
+        self._servers.remove(old)
         self._remove(old.directory)
 
     # --- disks ------------------------------------------------------------------------------------------
@@ -160,14 +166,18 @@ class Cluster:
 
     def close(self) -> None:
         """End the servers, and remove their data."""
-        for server in (self.standby, self.primary):
-            if server is not None:
-                server.kill()
+        for server in self._servers:
+            server.kill()
         for place in list(self._mounts):
             self._remove(place)
 
     def _new_server(self) -> PostgresServer:
-        return PostgresServer.create_or_open(self._place(), bin_dir=self._bin_dir, settings=SETTINGS)
+        return self._server_in(self._place())
+
+    def _server_in(self, place: Path) -> PostgresServer:
+        server = PostgresServer.create_or_open(place, bin_dir=self._bin_dir, settings=SETTINGS)
+        self._servers.append(server)
+        return server
 
     def _place(self) -> Path:
         """A folder for a server, on a disk of its own where it can be."""

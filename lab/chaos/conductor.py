@@ -120,8 +120,8 @@ class Conductor:
     def run(self, seconds: float, rate: float, kinds: Collection[str], *, covering: bool) -> Outcome:
         """Run it all, and return what came of it; the tables are left as they are then."""
         began = time.monotonic()
-        self._prepare()
         try:
+            self._prepare()
             self._start()
             self._fault(seconds, rate, kinds, covering)
             self._calm_down()

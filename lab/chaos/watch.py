@@ -40,7 +40,8 @@ class Watch:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

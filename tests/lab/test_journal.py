@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -128,13 +127,13 @@ def test_schedules_count_once_and_only_where_they_were_asked_for(
         counted(8, 4)
 
 
-@pytest.mark.parametrize("command", ["conformance", "fuzz"])
-def test_who_is_told_to_end_leaves_no_server_behind(tmp_path: Path, command: str) -> None:
-    many = {"conformance": "--histories", "fuzz": "--cases"}[command]
+@pytest.mark.parametrize(
+    "command", ["conformance --histories 1000000", "fuzz --cases 1000000", "chaos --minutes 10"]
+)
+def test_who_is_told_to_end_leaves_no_server_behind(command: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", f"lab.{command}", many, "1000000", "--seed", "1"],
+        [sys.executable, "-m", *f"lab.{command} --seed 1".split()],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
