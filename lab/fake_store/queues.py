@@ -34,7 +34,7 @@ async def queue_settings(turn: Turn, params: Params) -> list[Row]:
 async def queue_hold(turn: Turn, params: Params) -> list[Row]:
     """Answer ``queue_hold``."""
     row = turn.put(QUEUE, await _settings_row(turn, params["queue"]))
-    return [_columns(turn, row)]
+    return [(*_columns(turn, row), (turn.now - row.changed_at) / SECOND)]
 
 
 _SAVED = (

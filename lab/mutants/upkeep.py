@@ -6,6 +6,17 @@ from lab.mutants.mutant import SQL, of
 
 MUTANTS = [
     *of(
+        "store/queues.py",
+        "store/test_queues",
+        ("pause-overrides", "who was told before a resume that all is gone pauses again", " or is_newer", ""),
+        (
+            "pause-never-first",
+            "a queue that nobody ever changed cannot be paused by what was seen before its row was made",
+            "before.changed_by is not None and age",
+            "age",
+        ),
+    ),
+    *of(
         f"{SQL}/mark_dead.sql",
         "store/test_fence store/test_transitions",
         ("dead-stays-due", "a dead message stays due", "    available_at = {far},\n", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from fencepost import (
     Message,
     Outbox,
     Permanent,
+    QueueSettings,
     Retryable,
     Route,
     Routing,
@@ -189,6 +191,38 @@ async def test_a_destination_that_is_gone_is_paused_and_keeps_its_messages(box: 
         await until(lambda: box.statuses() == {"done": 90})
     (after,) = [each for each in box.outbox.queues(box.conn) if each.queue == "hook"]
     assert after.pause_reason is None
+
+
+async def test_what_was_gone_before_somebody_resumed_the_queue_does_not_pause_it_again(box: Box) -> None:
+    answers: dict[int, asyncio.Event] = {}
+    is_back = False
+    taken: set[int] = set()
+
+    async def hook(message: Message, _: Delivery) -> None:
+        if is_back:
+            taken.add(message.id)
+            return
+        await answers.setdefault(message.id, asyncio.Event()).wait()
+        raise Gone("410")
+
+    def settings() -> QueueSettings:
+        (found,) = box.outbox.queues(box.conn)
+        return found
+
+    box.enqueue(2)
+    patient: dict[str, Any] = {"lease": timedelta(minutes=2), "publish_timeout": timedelta(minutes=1)}
+    async with running(dispatcher(box, {"hook": hook}, **patient)):
+        await until(lambda: len(answers) == 2)
+        first, second = answers
+        answers[first].set()
+        await until(lambda: box.outbox.queues(box.conn) and settings().paused)
+        is_back = True
+        assert box.outbox.resume_queue(box.conn, "hook", "ann")
+        await until(lambda: first in taken)
+        answers[second].set()
+        await until(lambda: box.statuses() == {"done": 4})
+    assert taken == {first, second}
+    assert (settings().paused, settings().changed_by) == (False, "ann")
 
 
 async def test_in_a_shared_queue_gone_is_that_messages_end(box: Box) -> None:

@@ -96,6 +96,22 @@ def test_a_resume_wakes_the_workers(db: Connection, db2: Connection) -> None:
     assert [notice.payload for notice in db2.notifies(timeout=20, stop_after=2)] == ["mark", ""]
 
 
+def test_a_pause_decided_before_the_last_change_is_none(db: Connection) -> None:
+    def is_paused(age: float) -> bool:
+        pause = queues.set_paused(
+            OUTBOX.catalog, "mail", True, actor="w1", notify=False, reason="gone", age=timedelta(seconds=age)
+        )
+        assert run(pause, driver_for(db).execute) is of(db).paused
+        return of(db).paused
+
+    assert is_paused(60)  # made just now, but changed by nobody
+    OUTBOX.resume_queue(db, "mail", "ann")
+    assert not is_paused(60)
+    assert of(db).changed_by == "ann"
+    db.execute("UPDATE outbox_queue SET changed_at = changed_at - interval '61 s'")
+    assert is_paused(60)
+
+
 # --- settings --------------------------------------------------------------------------------------------
 
 EVERYTHING: dict[str, Any] = {

@@ -175,18 +175,28 @@ class Breakers:
         budget = self._settings.outage_budget.total_seconds()
         return known is not None and time.monotonic() - known.since < budget
 
-    def pause(self, queue: str, reason: str) -> None:
-        """Pause a queue whose destination says that it is gone."""
+    def pause(self, holding: Holding, reason: str) -> None:
+        """Pause a queue whose destination says that it is gone, unless somebody resumed it since it was asked."""
+        queue = holding.terms.queue
         if queue in self._pausing:  # by another message that was under way as well
             return
         self._pausing.add(queue)
-        log.error("queue %s is paused: %s (`fencepost resume %s` once that is mended)", queue, reason, queue)
         self._submit(
             queue,
             lambda: queues.set_paused(
-                self._catalog, queue, True, actor=self._settings.owner, notify=False, reason=reason
+                self._catalog,
+                queue,
+                True,
+                actor=self._settings.owner,
+                notify=False,
+                reason=reason,
+                age=timedelta(seconds=time.monotonic() - holding.claimed_at),
             ),
+            lambda has_changed: self._paused(queue, reason) if has_changed else None,
         )
+
+    def _paused(self, queue: str, reason: str) -> None:
+        log.error("queue %s is paused: %s (`fencepost resume %s` once that is mended)", queue, reason, queue)
 
     def _count(self, holding: Holding, failure: Failed | TimedOut) -> None:
         terms = holding.terms

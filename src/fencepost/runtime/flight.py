@@ -298,7 +298,7 @@ class Flight:
         queue = holding.terms.queue
         if not self._router.is_destination(queue):
             return Refused(result.error)
-        self._breakers.pause(queue, result.error)
+        self._breakers.pause(holding, result.error)
         self.release_line([queue])
         return result
 

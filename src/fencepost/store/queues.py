@@ -37,16 +37,25 @@ def change(
 
 
 def set_paused(
-    catalog: Catalog, queue: str, paused: bool, *, actor: str, notify: bool, reason: str | None = None
+    catalog: Catalog,
+    queue: str,
+    paused: bool,
+    *,
+    actor: str,
+    notify: bool,
+    reason: str | None = None,
+    age: timedelta | None = None,
 ) -> Operation[bool]:
     """Pause or resume a queue; return whether that changed anything.
 
     Args:
         reason: kept while it is paused.
+        age: how old what it was decided on is. Where somebody changed the queue since then, that stands.
     """
     rows = yield catalog.statement("queue_hold", {"queue": queue})
     before = _settings(rows[0])
-    if before.paused is paused:
+    is_newer = before.changed_by is not None and age is not None and rows[0][-1] <= age.total_seconds()
+    if before.paused is paused or is_newer:
         return False
     after = replace(before, paused=paused, pause_reason=reason if paused else None)
     yield catalog.statement("queue_save", _columns(after, actor))
@@ -104,7 +113,7 @@ def _settings(row: Row) -> QueueSettings:
         changed_by=changed_by,
         ledger=row[16],
         failures_seen=row[17],
-        breaker=_breaker(*row[18:]),
+        breaker=_breaker(*row[18:23]),
     )
 
 
