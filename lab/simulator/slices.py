@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from lab.ending import Refused
@@ -77,7 +79,7 @@ def explored(wanted: Iterable[range], of: str, *, cores: int, keeps_going: bool)
             yield seeds, _explore(seeds, of, keeps_going)
         return
     left = iter(wanted)
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         running: dict[Future[Totals], range] = {}
         while True:
             for seeds in itertools.islice(left, cores - len(running)):
@@ -87,6 +89,18 @@ def explored(wanted: Iterable[range], of: str, *, cores: int, keeps_going: bool)
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for each in done:
                 yield running.pop(each), each.result()
+
+
+def _end_with_parent() -> None:
+    """Have this worker end where the command is killed: it would wait for its next slice for ever."""
+    command = parent_process()
+    assert command is not None  # noqa: S101 - for the type checker: a worker has one
+
+    def end() -> None:
+        command.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _explore(seeds: range, of: str, keeps_going: bool) -> Totals:

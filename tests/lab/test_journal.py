@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -127,11 +128,9 @@ def test_schedules_count_once_and_only_where_they_were_asked_for(
         counted(8, 4)
 
 
-@pytest.mark.parametrize(
-    "command", ["conformance --histories 1000000", "fuzz --cases 1000000", "chaos --minutes 10"]
-)
-def test_who_is_told_to_end_leaves_no_server_behind(command: str) -> None:
-    process = subprocess.Popen(
+def started(command: str) -> subprocess.Popen[bytes]:
+    """Start one of the lab's commands in a session of its own."""
+    return subprocess.Popen(
         [sys.executable, "-m", *f"lab.{command} --seed 1".split()],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -139,11 +138,21 @@ def test_who_is_told_to_end_leaves_no_server_behind(command: str) -> None:
         start_new_session=True,
     )
 
+
+def session_of(process: subprocess.Popen[bytes]) -> list[str]:
+    """Return the command lines of what runs in its session."""
+    command = ["ps", "-o", "args=", "-s", str(process.pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "command", ["conformance --histories 1000000", "fuzz --cases 1000000", "chaos --minutes 10"]
+)
+def test_who_is_told_to_end_leaves_no_server_behind(command: str) -> None:
+    process = started(command)
+
     def servers() -> list[str]:
-        found = subprocess.run(
-            ["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True, check=False
-        )
-        return [line for line in found.stdout.splitlines() if "postgres" in line]
+        return [line for line in session_of(process) if "postgres" in line]
 
     try:
         wait_until(servers, "a server")
@@ -152,6 +161,18 @@ def test_who_is_told_to_end_leaves_no_server_behind(command: str) -> None:
         wait_until(lambda: not servers(), "no server")
     finally:
         process.kill()
+
+
+def test_workers_of_a_command_that_is_killed_end_with_it() -> None:
+    process = started("simulator --schedules 1000000 --cores 2")
+    try:
+        wait_until(lambda: sum("spawn_main" in line for line in session_of(process)) == 2, "both workers")
+        process.kill()
+        process.wait()
+        wait_until(lambda: not session_of(process), "the end of both workers")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_campaign_that_is_told_to_end_is_none_that_held() -> None:
