@@ -13,6 +13,7 @@ import pytest
 from fencepost import ConfigError, Outbox
 from fencepost.core.operation import run
 from fencepost.core.states import Recovery
+from fencepost.core.suspects import SPARE_ATTEMPTS
 from fencepost.drivers import driver_for
 from fencepost.store import outbox as store
 from tests.store.rows import OUTBOX, Connection, add, all_rows, claim, claim_one, expire, row, value
@@ -321,16 +322,16 @@ def test_store_claims_of_suspects_take_several_where_the_caller_says_so(db: Conn
     expire(db)
     db.execute("UPDATE outbox SET reclaim_count = 3 WHERE id > %s", [ids[5]])
     db.execute("UPDATE outbox SET reclaim_count = 1 WHERE id = %s", [ids[6]])
-    db.execute("UPDATE outbox SET attempts = 11 WHERE id = %s", [ids[0]])
+    db.execute("UPDATE outbox SET attempts = %s WHERE id = %s", [12 - SPARE_ATTEMPTS, ids[0]])
     terms = store.ClaimTerms("w", timedelta(seconds=60), 12)
 
     def first_timers(batch: int) -> list[int]:
         operation = store.claim_suspects(
-            OUTBOX.catalog, terms, queues=None, batch=batch, max_reclaims=0, spare_attempts=1
+            OUTBOX.catalog, terms, queues=None, batch=batch, max_reclaims=0, spare_attempts=SPARE_ATTEMPTS
         )
         return [each.id for each in run(operation, driver_for(db).execute).claimed]
 
-    # Not ids[0], which has one attempt left, and not those that were taken over before.
+    # Not ids[0], which has too few attempts left, and not those that were taken over before.
     assert first_timers(4) == ids[1:5]
     assert first_timers(100) == ids[5:6]
     assert first_timers(100) == []

@@ -16,6 +16,7 @@ from fencepost.core.job_states import JOB_TRANSITIONS, JobState
 from fencepost.core.operation import run
 from fencepost.core.outcome import DONE, Dead, Release
 from fencepost.core.states import Event, Outcome, attempts_after
+from fencepost.core.suspects import SPARE_ATTEMPTS
 from fencepost.drivers import driver_for
 from fencepost.store import job_fenced
 from fencepost.store import jobs as store
@@ -392,12 +393,12 @@ def test_what_crashed_is_claimed_apart_and_alone(db: Connection) -> None:
 
 def test_what_would_have_too_few_attempts_left_is_not_claimed_beside_others(db: Connection) -> None:
     plenty, enough, worn, over = add_jobs(db, 4)
-    attempts = {plenty: 1, enough: 9, worn: 10, over: 12}
+    attempts = {plenty: 1, enough: 11 - SPARE_ATTEMPTS, worn: 12 - SPARE_ATTEMPTS, over: 12}
     db.execute("UPDATE outbox_job SET reclaim_count = 1, fence = 1, max_attempts = 12")
     for row_id, count in attempts.items():
         db.execute("UPDATE outbox_job SET attempts = %s WHERE id = %s", [count, row_id])
-    assert [each.id for each in claim_suspects(db, batch=10, spare_attempts=2)] == [plenty, enough]
-    assert claim_suspects(db, batch=10, spare_attempts=2) == []
+    assert [each.id for each in claim_suspects(db, batch=10, spare_attempts=SPARE_ATTEMPTS)] == [plenty, enough]
+    assert claim_suspects(db, batch=10, spare_attempts=SPARE_ATTEMPTS) == []
     # One by one it is claimed all the same, and what has no attempt left comes to its end.
     assert [each.id for each in claim_suspects(db, batch=10)] == [worn]
     assert job_row(db, over).status == "failed"
