@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from lab.checker.history import History, Line
 from lab.checker.job_transitions import JobStep, job_step_of
@@ -48,6 +49,9 @@ class Fault:
     process: str
     message_id: str | None
 
+
+WRAP = 2**32
+"""`pg_stat_activity` shows transaction ids without their epoch."""
 
 INSTANT = frozenset({"sigkill", "sigterm", "cut", "lost_commit_answer", "poison", "receiver_cut"})
 LOSSY = "failover_lossy"
@@ -154,6 +158,20 @@ class Evidence:
     @cached_property
     def deleted(self) -> set[int]:
         return {step.change.id for step in self.steps if step.event == DELETE}
+
+    def visible_from(self, change: Change[Any]) -> int:
+        """Return when a change was made, or its transaction last seen open: nobody else saw it until then."""
+        return max(self.clock.mono(change.at), self._seen_open.get(change.txid % WRAP, 0))
+
+    @cached_property
+    def _seen_open(self) -> dict[int, int]:
+        """When a sampler last asked for each transaction and found it open."""
+        found: dict[int, int] = {}
+        for sample in self.history.of("sample"):
+            for row in sample["open"]:
+                if row.get("xid") is not None:
+                    found[row["xid"]] = max(found.get(row["xid"], 0), sample["asked"])
+        return found
 
     # --- what limits were in force -------------------------------------------------------------------------
 

@@ -153,7 +153,7 @@ async def _one_more_in_each_lane(turn: Turn, params: Params) -> list[Row]:
 
 
 async def _the_last_end_is_left_out(turn: Turn, params: Params) -> list[Row]:
-    names = ("ids", "tokens", "results", "errors", "lost")
+    names = ("ids", "tokens", "workers", "results", "errors", "lost")
     return await ledger.ledger_close(turn, {**params, **{name: params[name][:-1] for name in names}})
 
 

@@ -19,18 +19,21 @@ async def ledger_open(turn: Turn, params: Params) -> list[Row]:
 
 
 async def ledger_close(turn: Turn, params: Params) -> list[Row]:
-    """Answer ``ledger_close``: an end that stands is not written again."""
-    names = ("ids", "tokens", "results", "errors", "lost")
+    """Answer ``ledger_close``: an end that stands is not written again, nor that of another worker's attempt."""
+    names = ("ids", "tokens", "workers", "results", "errors", "lost")
     ends = {
-        (params["kind"], row_id, token): (result, error, lost)
-        for row_id, token, result, error, lost in zip(*(params[name] for name in names), strict=True)
+        (params["kind"], row_id, token, worker): (result, error, lost)
+        for row_id, token, worker, result, error, lost in zip(*(params[name] for name in names), strict=True)
     }
 
+    def attempt(row: AttemptRow) -> tuple[str, int, str, str]:
+        return (row.kind, row.row_id, row.token, row.worker)
+
     def is_open(row: AttemptRow) -> bool:
-        return row.ended_at is None and row[1:4] in ends
+        return row.ended_at is None and attempt(row) in ends
 
     def ended(row: AttemptRow) -> AttemptRow:
-        result, error, lost = ends[row[1:4]]
+        result, error, lost = ends[attempt(row)]
         return row._replace(ended_at=turn.now, result=result, error=error, lease_lost=lost)
 
     await turn.update(ATTEMPT, filter(is_open, turn.rows(ATTEMPT)), is_open, ended)

@@ -239,7 +239,8 @@ MUTANTS = [
     *of(
         f"{SQL}/ledger_close.sql",
         "store/test_ledger",
-        ("ledger-end-twice", "the end of an attempt is written again", " AND a.ended_at IS NULL", ""),
+        ("ledger-end-twice", "the end of an attempt is written again", "\n  AND a.ended_at IS NULL", ""),
+        ("ledger-end-of-another", "a worker ends another's attempt", " AND a.worker = e.worker", ""),
     ),
     *of(
         f"{SQL}/inbox_key_hold.sql",

@@ -16,14 +16,16 @@ from lab.checker.guarantees.delivery import i1, i6
 from lab.checker.guarantees.duplicates import i15
 from lab.checker.guarantees.fence import i7
 from lab.checker.guarantees.inbox import i8
+from lab.checker.guarantees.ledger import ledger
 from lab.checker.guarantees.neighbours import i13
 from lab.checker.guarantees.order import i4
+from lab.checker.guarantees.takeover import i10
 from lab.checker.guarantees.transactions import i14
 from lab.checker.history import History, HistoryError, Line, parsed, read_lines
 from lab.checker.intervals import clipped, common, longest, merged, without
 from lab.checker.jobs import j4
 from lab.checker.recording import Recorder
-from lab.checker.tables import Change, JobState, QueueChange, State, Tables
+from lab.checker.tables import Attempt, Change, JobState, QueueChange, State, Tables
 from lab.checker.transitions import BURY, CLAIM, REAP, RECLAIM, step_of
 from lab.checker.verdict import judge
 
@@ -364,6 +366,42 @@ def test_an_operator_who_lowers_the_limit_may_leave_a_message_none_of_its_own() 
     )  # raised, afterwards
 
 
+def seen_open(xid: int, *seconds: int) -> list[Line]:
+    """Samples that found a transaction open."""
+    row = {"pid": 9, "application": "", "state": "idle in transaction", "xid": xid, "in_state_for": 0.5}
+    return [line(at + 0.1, "watch", "sample", open=[row], locked=[], asked=at * SECOND) for at in seconds]
+
+
+FREE = [
+    line(0, "c", "start", of="w1", pid=1, role="worker", owner="w1"),
+    line(0.5, "w1", "ready"),
+    line(40, "c", "phase", name="end"),
+]
+
+
+def test_nobody_waits_for_what_its_producer_has_not_committed() -> None:
+    # Found by chaos: a producer was frozen between its INSERT and its COMMIT.
+    row = Row()
+    row.becomes(13)
+    row.claimed(19, "w1")
+    tables = Tables(row.changes)
+    (told,) = i13(evidence_of(tables, FREE)).violations
+    assert told.startswith("message 1 was due for 6.000 s while w1 had nothing else to do")
+    assert i13(evidence_of(tables, FREE, seen_open(1, 15, 18))).violations == []
+    assert i13(evidence_of(tables, FREE, seen_open(7, 15, 18))).violations == [told]
+    assert i13(evidence_of(tables, FREE, seen_open(1, 14))).violations != []  # five seconds are too long as well
+
+
+def test_a_lease_cannot_be_taken_over_before_the_claim_is_committed() -> None:
+    row = taken_over(at=17)
+    row.becomes(18, status="done", lease_until=None, done_at=18)
+    two = [line(0, "c", "start", of="w2", pid=2, role="worker", owner="w2"), line(0.5, "w2", "ready")]
+    tables = Tables(row.changes)
+    (told,) = i10(evidence_of(tables, FREE, two)).violations
+    assert told.startswith("message 1: the lease of w1 ended, and w")
+    assert i10(evidence_of(tables, FREE, two, seen_open(2, 15))).violations == []
+
+
 # --- what others did meanwhile ---------------------------------------------------------------------------------
 
 
@@ -404,6 +442,30 @@ def test_a_row_may_be_locked_by_a_worker_that_is_frozen_in_its_claim() -> None:
     for another in explains_nothing:
         (violation,) = i14(evidence_of(Tables(), publish, samples, starts, another)).violations
         assert violation.endswith("its row was locked all along (3 samples)")
+
+
+def test_the_ledger_may_have_the_end_of_what_the_same_worker_lost_in_a_lossy_failover() -> None:
+    row = Row()
+    row.becomes(10)
+    row.claimed(11, "w1")
+    row.becomes(14, status="done", lease_until=None, done_at=14)
+    tables = Tables(row.changes, attempts=[Attempt("message", 1, 1, "refused", lease_lost=True)])
+    told = ["message 1, token 1: the ledger says refused, and it closed its row"]
+    kept = published(1, "w1", 12, 13, "delivered")
+
+    def judged(*groups: list[Line]) -> list[str]:
+        return ledger(evidence_of(tables, kept, *groups)).violations
+
+    def lost(by: str) -> list[Line]:
+        return [
+            replace(each, fields={**each.fields, "message_id": "lost"})
+            for each in published(1, by, 2, 2.5, "permanent")
+        ]
+
+    assert judged(lost("w1"), LOSSY) == []
+    assert judged(lost("w2"), LOSSY) == told
+    assert judged(lost("w1")) == told
+    assert judged(LOSSY) == told
 
 
 def test_an_order_may_be_that_of_ends_that_a_lossy_failover_took_back() -> None:

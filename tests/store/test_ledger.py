@@ -284,7 +284,11 @@ def test_attempts_at_jobs_go_by_the_same_operations(db: Connection) -> None:
     assert OUTBOX.attempts(db, job) == []
     db.execute("UPDATE outbox_job SET attempt_token = %s, fence = 2", [uuid4()])
     assert found() == [(token, LOST)]
-    ended = Ended(job, token, AttemptResult.COMPLETED, lease_lost=True)
+    # A failover that lost commits handed out the same job and fence again: this one is of before.
+    stale = Ended(job, token, "lost", AttemptResult.FAILED, lease_lost=True)
+    run(ledger.close_attempts(OUTBOX.catalog, Kind.JOB, [stale]), execute)
+    assert found() == [(token, LOST)]
+    ended = Ended(job, token, "w", AttemptResult.COMPLETED, lease_lost=True)
     for _ in range(2):
         run(ledger.close_attempts(OUTBOX.catalog, Kind.JOB, [ended]), execute)
     assert found() == [(token, AttemptResult.COMPLETED)]
@@ -332,6 +336,7 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "ledger_close": {
         "ids": IDS,
         "tokens": ["1"] * len(IDS),
+        "workers": ["w"] * len(IDS),
         "results": ["delivered"] * len(IDS),
         "errors": [None] * len(IDS),
         "lost": [False] * len(IDS),

@@ -8,13 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from lab.checker.evidence import Evidence, Publish
+from lab.checker.evidence import WRAP, Evidence, Publish
 from lab.checker.finding import Finding
 from lab.checker.history import Line
 from lab.checker.transitions import HEARTBEAT
-
-WRAP = 2**32
-"""`pg_stat_activity` shows transaction ids without their epoch."""
 
 LONGEST_IDLE = 1.0
 """Seconds that a worker's transaction may stand idle on a busy machine."""

@@ -105,6 +105,7 @@ class Ended:
 
     row_id: int
     token: str
+    worker: str
     result: AttemptResult
     error: str | None = None
     lease_lost: bool = False

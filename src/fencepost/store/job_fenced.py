@@ -84,7 +84,8 @@ def _ended(finished: Finished, lease_lost: bool) -> Ended:
     result, error = result_of(finished.action)
     if result is AttemptResult.DELIVERED:
         result = AttemptResult.COMPLETED
-    return Ended(finished.claimed.id, str(finished.claimed.fence), result, error, lease_lost)
+    claimed = finished.claimed
+    return Ended(claimed.id, str(claimed.fence), claimed.owner, result, error, lease_lost)
 
 
 def _mark_done(catalog: Catalog, done: Sequence[Finished]) -> Operation[frozenset[int]]:

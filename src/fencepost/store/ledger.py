@@ -46,7 +46,8 @@ def close_attempts(catalog: Catalog, kind: Kind, ended: Sequence[Ended]) -> Oper
     """Write down how attempts ended, in the transaction of their result.
 
     What has an end keeps it: a result whose answer was lost is written twice, and ends its attempt once. What was
-    never written down, or is purged, is left alone.
+    never written down, or is purged, is left alone, and so is another worker's: a failover that loses commits
+    hands ids and tokens out again, and whoever held what was lost must not end what has them now.
     """
     if ended:
         yield catalog.statement(
@@ -55,6 +56,7 @@ def close_attempts(catalog: Catalog, kind: Kind, ended: Sequence[Ended]) -> Oper
                 "kind": str(kind),
                 "ids": [each.row_id for each in ended],
                 "tokens": [each.token for each in ended],
+                "workers": [storable(each.worker) for each in ended],
                 "results": [str(each.result) for each in ended],
                 "errors": [
                     None if each.error is None else storable(each.error, MAX_ERROR_CHARS) for each in ended
@@ -84,7 +86,7 @@ def close_for(
         lost: the ids whose lease was lost by then.
     """
     ended = [
-        Ended(each.id, str(each.token), result, error, lease_lost=each.id in lost)
+        Ended(each.id, str(each.token), each.owner, result, error, lease_lost=each.id in lost)
         for each, result, error in ends
         if each.ledger
     ]
