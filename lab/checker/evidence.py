@@ -159,9 +159,9 @@ class Evidence:
     def deleted(self) -> set[int]:
         return {step.change.id for step in self.steps if step.event == DELETE}
 
-    def visible_from(self, change: Change[Any]) -> int:
-        """Return when a change was made, or its transaction last seen open: nobody else saw it until then."""
-        return max(self.clock.mono(change.at), self._seen_open.get(change.txid % WRAP, 0))
+    def seen_open(self, change: Change[Any]) -> int:
+        """Return when the transaction of a change was last seen open, or 0: nobody else saw the change until then."""
+        return self._seen_open.get(change.txid % WRAP, 0)
 
     @cached_property
     def _seen_open(self) -> dict[int, int]:

@@ -209,5 +209,5 @@ def head_since(evidence: Evidence) -> dict[int, int]:
 def _closed_at(evidence: Evidence, row_id: int) -> int:
     for step in evidence.steps_of[row_id]:
         if step.change.new is None or not step.new.is_open:
-            return evidence.visible_from(step.change)
+            return max(evidence.clock.mono(step.change.at), evidence.seen_open(step.change))
     return NEVER

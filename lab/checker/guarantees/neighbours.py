@@ -115,8 +115,8 @@ def _nobody_waited(evidence: Evidence, workers: Workers, found: Finding) -> None
 def _waiting(evidence: Evidence, step: Step, after: Step | None, first: int) -> Interval:
     clock, history = evidence.clock, evidence.history
     until = clock.mono(after.change.at) if after is not None else history.phase("drained") or history.last_at
-    since = max(evidence.visible_from(step.change), clock.mono(step.new.available_at), first)
-    return since, until
+    due = clock.mono(max(step.change.at, step.new.available_at))
+    return max(due, evidence.seen_open(step.change), first), until
 
 
 def _waited(evidence: Evidence, workers: Workers, step: Step, waiting: Interval, found: Finding) -> None:

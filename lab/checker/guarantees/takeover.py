@@ -53,7 +53,7 @@ def _taken_in_time(
     assert held.new.lease_until is not None  # noqa: S101 - the caller has looked
     clock, history = evidence.clock, evidence.history
     until = clock.mono(ended.change.at) if ended is not None else history.phase("drained") or history.last_at
-    waiting = (max(clock.mono(held.new.lease_until), evidence.visible_from(held.change), first), until)
+    waiting = (max(clock.mono(held.new.lease_until), evidence.seen_open(held.change), first), until)
     limit = round((evidence.poll + 1 + evidence.tolerance) * SECOND)
     chances = workers.chances(held.new.queue, waiting)
     slowest = max((longest(times) for _, times in chances), default=0)
