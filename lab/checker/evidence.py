@@ -160,7 +160,7 @@ class Evidence:
         return {step.change.id for step in self.steps if step.event == DELETE}
 
     def seen_open(self, change: Change[Any]) -> int:
-        """Return when the transaction of a change was last seen open, or 0: nobody else saw the change until then."""
+        """Return when the transaction of a change was last seen open, or 0: until then nobody else saw it."""
         return self._seen_open.get(change.txid % WRAP, 0)
 
     @cached_property
