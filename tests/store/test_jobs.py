@@ -464,6 +464,17 @@ def test_jobs_of_a_lane_that_crashed_one_after_the_other_come_back_within_its_li
     assert claim_suspects(db, batch=100) == []
 
 
+def test_jobs_of_several_lanes_that_crashed_come_back_within_the_limit_of_their_task(db: Connection) -> None:
+    ids = [add_jobs(db, 1, "both", key=key)[0] for key in "abcde"]
+    crashed = 0
+    while crashed < len(ids):  # each time others crash, as suspects that wait use up nothing of the limit
+        crashed += len(claim_in_lanes(db))
+        expire_jobs(db)
+        do(db, store.reclaim(CATALOG, limit=10))
+    assert sorted(each.id for each in claim_suspects(db, batch=100)) == ids[:3]
+    assert claim_suspects(db, batch=100) == []
+
+
 def test_a_suspect_of_a_full_lane_stands_in_nobodys_way(db: Connection) -> None:
     add_jobs(db, task="keyed", key="a")
     claim_in_lanes(db)
