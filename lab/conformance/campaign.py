@@ -93,7 +93,7 @@ def campaign(
         report.seconds = monotonic() - began
         progress(report)
 
-    with _small_figures():
+    with small_figures():
         with suppress(Disagreement, Flaky):  # (what does not come again is one all the same)
             one()
         if shrink and report.disagreement is not None:
@@ -149,7 +149,7 @@ def _shorter(stores: Sequence[Store], history: History, found: str) -> tuple[His
 
 
 @contextmanager
-def _small_figures() -> Iterator[None]:
+def small_figures() -> Iterator[None]:
     """Let the one pause that the library fixes below a second be as long as everything else in a history.
 
     And what it fixes at hundreds, lanes that one claim walks through, be as small.

@@ -37,9 +37,11 @@ class Call:
     newest: int
     """The last message, and the last job, that was there. (Who waits has drawn its id before others do.)"""
     newest_job: int
+    beside: bool
+    """Another session had a transaction open. (It may have ended since, where this one waited for it.)"""
 
     @classmethod
-    def of(cls, step: s.Step, work: Work, sight: Sight) -> Call:
+    def of(cls, step: s.Step, work: Work, sight: Sight, *, beside: bool) -> Call:
         """Note what a step names just now."""
         places = getattr(step, "claims", ())
         return cls(
@@ -55,6 +57,7 @@ class Call:
             sight.now + STEP_TAKES,
             max((row.id for row in sight.of("row")), default=0),
             max((job.id for job in sight.of("job")), default=0),
+            beside,
         )
 
 

@@ -166,7 +166,7 @@ class Model:
 
     @_judged.register
     def _(self, step: s.Finalize, at: Judged) -> None:
-        holders.finalize(at.sight, at.call.decided, at.result, at.after, at.alone)
+        holders.finalize(at.sight, at.call.decided, at.result, at.after, alone=not at.call.beside)
         ledger.finalized(at.sight, at.call.decided, at.result)
 
     @_judged.register

@@ -66,9 +66,9 @@ def release(sight: Sight, held: Held, lost: Collection[int]) -> None:
 
 
 def finalize(
-    sight: Sight, decided: Sequence[tuple[Claimed, Action]], result: Finalized, after: Look, alone: bool
+    sight: Sight, decided: Sequence[tuple[Claimed, Action]], result: Finalized, after: Look, *, alone: bool
 ) -> None:
-    """Judge what became of a batch."""
+    """Judge what became of a batch; ``alone``: no other session was at anything when it began."""
     busy, lost = _put_off(sight, decided, result, alone)
     closing = [each for each in decided if isinstance(each[1], (Done, Expand)) and each[0].id not in busy]
     unordered = [each for each in closing if each[0].message.ordering_key is None]
@@ -84,7 +84,11 @@ def finalize(
     }
     out_of_turn: set[int] = set()
     for each, action in ordered:
-        if each.id in ids or stands(sight, each, State.DONE, _outcome(action)):
+        if each.id in ids:
+            continue
+        if stands(sight, each, State.DONE, _outcome(action)):
+            # It may have been put off for who was just expanding it, and then it was no longer held.
+            lost |= {each.id} & result.lost if isinstance(action, Expand) and not alone else set()
             continue
         event = Event.CANCELLED if isinstance(action, Done) else Event.RELEASE
         gone = _write(sight, each, event, State.PENDING)

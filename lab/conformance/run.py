@@ -111,7 +111,7 @@ class Run:
                     store.lose(row_id)
 
     def _operate(self, session: int, step: s.Step) -> None:
-        call = Call.of(step, self.works[0], self.model.sight(session))
+        call = Call.of(step, self.works[0], self.model.sight(session), beside=self.in_transaction[1 - session])
         outcomes: list[Ended | None] = []
         for store, work in zip(self.stores, self.works, strict=True):
             waits = bool(outcomes) and outcomes[0] is None

@@ -13,7 +13,7 @@ from lab.conformance import job_steps as j
 from lab.conformance import reach
 from lab.conformance import steps as s
 from lab.conformance.__main__ import stores_on, told
-from lab.conformance.campaign import campaign
+from lab.conformance.campaign import campaign, small_figures
 from lab.conformance.fake import FakeStore
 from lab.conformance.faults import FAKE_FAULTS, TEXT_FAULTS, TextFault, planted, with_fault
 from lab.conformance.postgres import PostgresStore
@@ -188,6 +188,26 @@ def test_who_waited_in_vain_for_a_row_has_it_locked_all_the_same(everywhere: Sto
     )
     counts: Counter[str] = Counter()
     Run(everywhere, counts).history(history)
+    assert counts["(waited)"] == 1
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_who_expands_what_another_session_is_just_expanding_puts_it_off_behind_it(
+    everywhere: Stores, commits: bool
+) -> None:
+    enqueue = s.Enqueue(keys=("a", "a"), queue="q", delay=0, recovery="verify", dedupe=None, payload=0)
+    expand = s.Finalize(claims=(0, 1), actions=("expand",))
+    history = (
+        (1, s.Begin()),
+        (0, enqueue),
+        (0, s.Claim("w1", "q", 10, 3, 3, None, park_behind_leased=True)),
+        (1, expand),
+        (0, expand),
+        (1, s.End(commits=commits)),
+    )
+    counts: Counter[str] = Counter()
+    with small_figures():
+        Run(everywhere, counts).history(history)
     assert counts["(waited)"] == 1
 
 
