@@ -141,7 +141,7 @@ def started(command: str) -> subprocess.Popen[bytes]:
 
 def session_of(process: subprocess.Popen[bytes]) -> list[str]:
     """Return the command lines of what runs in its session."""
-    command = ["ps", "-o", "args=", "-s", str(process.pid)]
+    command = ["ps", "-ww", "-o", "args=", "-s", str(process.pid)]  # else COLUMNS cuts long paths off
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
